@@ -5,7 +5,7 @@ use hostbuf::Error;
 use hostbuf::Result;
 use hostbuf::job::{Collective, Solo};
 
-/// A function that opens the group of all agents. It runs in the conductor's thread; dropping the
+/// A function that opens the group of all agents. It runs in the coordinator's thread; dropping the
 /// returned guard shuts the engine down.
 pub type Open = fn() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)>;
 

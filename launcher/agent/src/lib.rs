@@ -1,13 +1,13 @@
 //! The agent of a host: it allocates the memory of the host, agrees on one address with its ranks
 //! and the other agents, and then serves processes that attach, until all have ended.
 //!
-//! The agent has two threads. The *station* serves the processes of this host and never blocks. The
-//! *conductor* goes through the phases one after another. Only the conductor uses MPI, so that an
-//! MPI that hangs in its shutdown disturbs no process.
+//! The agent has two threads. The *server* serves the processes of this host and never blocks. The
+//! *coordinator* goes through the phases one after another. Only the coordinator uses MPI, so that
+//! an MPI that hangs in its shutdown disturbs no process.
 
 #[macro_use]
 mod complain;
-mod conductor;
+mod coordinator;
 pub mod first_failure;
 pub mod group;
 mod inherited;
@@ -15,9 +15,9 @@ pub mod log;
 pub mod lookup;
 mod orders;
 pub mod report;
+mod server;
 pub mod spec;
 pub mod stack;
-mod station;
 mod thread_error;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,8 +32,8 @@ use nix::sys::signal::SigSet;
 
 use group::Open;
 use report::{Report, end, exit_code};
+use server::Server;
 use spec::Spec;
-use station::Station;
 use thread_error::unstarted_thread;
 
 /// Returns whether the process behind a pidfd has ended.
@@ -65,33 +65,33 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
         Report::Failed(error).print();
         status
     };
-    let (station, handle) = match Station::open(&spec) {
+    let (server, handle) = match Server::open(&spec) {
         Ok(both) => both,
         Err(error) => return failed(error),
     };
     let ending = Arc::new(OnceLock::new());
     let has_launcher = spec.reports;
-    let conductor = match conductor::start(spec, open, handle, ending.clone()) {
-        Ok(conductor) => conductor,
+    let coordinator = match coordinator::start(spec, open, handle, ending.clone()) {
+        Ok(coordinator) => coordinator,
         Err(error) if has_launcher => return failed(unstarted_thread(error)),
         Err(error) => {
             let error = JobError::from(unstarted_thread(error)).with_host(process::host_name());
             let status = exit_code(error.class);
             // The first rank prints it.
-            station.serve_failure(error);
+            server.serve_failure(error);
             return status;
         }
     };
-    let served = station.serve();
+    let served = server.serve();
     // An engine may hang in its shutdown, so the agent waits for it for a limited time only.
     let served_at = Instant::now();
-    let patience = |ending: Option<&Instant>| match ending {
-        Some(begun) if !served.called_off => begun.elapsed() < Duration::from_secs(10),
+    let may_wait = |ending: Option<&Instant>| match ending {
+        Some(begun) if !served.was_cancelled => begun.elapsed() < Duration::from_secs(10),
         _ => served_at.elapsed() < Duration::from_secs(2),
     };
     // From here on the signals have their default effect.
     let _ = SigSet::all().thread_unblock();
-    while !conductor.is_finished() && patience(ending.get()) && !has_ended(served.lifeline.as_ref()) {
+    while !coordinator.is_finished() && may_wait(ending.get()) && !has_ended(served.lifeline.as_ref()) {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::process::exit(served.status)

@@ -11,7 +11,7 @@ use hostbuf_protocol::candidates::Ballot;
 use hostbuf_protocol::message::Message;
 use nix::sys::eventfd::EventFd;
 
-/// A request of the conductor.
+/// A request of the coordinator.
 pub(super) enum Order {
     /// Send this question to all ranks of this host.
     Ask(Question),
@@ -51,7 +51,7 @@ impl Question {
     }
 }
 
-/// An event that the station reports.
+/// An event that the server reports.
 pub(super) enum Event {
     /// All ranks of this host are connected and ready: their number, the number of ranks in the
     /// job, and the ranks without a buffer.
@@ -88,18 +88,18 @@ pub(super) struct Uncovered {
     pub(super) notice: Option<String>,
 }
 
-/// The conductor's connection to the station.
-pub(super) struct StationHandle {
+/// The coordinator's connection to the server.
+pub(super) struct ServerHandle {
     pub(super) orders: Sender<Order>,
     pub(super) wake: Arc<EventFd>,
     pub(super) events: Receiver<Event>,
     /// The number of this host's ranks that have connected.
-    pub(super) come: Arc<AtomicU64>,
+    pub(super) connected: Arc<AtomicU64>,
 }
 
-impl StationHandle {
+impl ServerHandle {
     pub(super) fn order(&self, order: Order) {
-        // The process ends with the station, so there is nothing to do without one.
+        // The process ends with the server, so there is nothing to do without one.
         let _ = self.orders.send(order);
         let _ = self.wake.write(1);
     }

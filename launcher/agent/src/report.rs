@@ -64,10 +64,10 @@ pub enum Report {
     Failed(JobError),
 }
 
-/// Prints the error of a command, in one line on standard error with `speaker` in front, and
+/// Prints the error of a command, in one line on standard error with `program` in front, and
 /// returns the exit status of the process.
-pub fn end(speaker: &str, class: ErrorClass, message: impl Display) -> ExitCode {
-    complain!("{speaker}: {message}");
+pub fn end(program: &str, class: ErrorClass, message: impl Display) -> ExitCode {
+    complain!("{program}: {message}");
     exit_code(class)
 }
 
@@ -89,7 +89,7 @@ pub fn covered(ranks: u64, without: u64, attaching: u64) -> String {
 impl Report {
     /// Prints the line, whole, in one write.
     pub fn print(&self) {
-        // An error means that the launcher has ended, which the station notices.
+        // An error means that the launcher has ended, which the server notices.
         let _ = std::io::stdout().lock().write_all(format!("{}\n", self.to_json()).as_bytes());
         let _ = std::io::stdout().lock().flush();
     }

@@ -12,10 +12,10 @@ mod local_job;
 mod member_ranks;
 mod members;
 mod messages;
-mod newcomers;
+mod new_clients;
 mod outbox;
 mod serve;
 mod state;
 mod votes;
 
-pub(super) use state::Station;
+pub(super) use state::Server;

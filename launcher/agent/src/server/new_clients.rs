@@ -10,33 +10,33 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::super::orders::Event;
-use super::state::{ClientProcess, Stage, Station};
+use super::state::{ClientProcess, Server, Stage};
 
 /// The time for which ranks wait for an agent without a free descriptor: other connections may be
 /// closed meanwhile.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SHORTAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Station {
+impl Server {
     /// Accepts connections, and greets the clients that have identified themselves.
     pub(super) fn accept(&mut self) {
-        for newcomer in self.acceptor.advance() {
+        for client in self.acceptor.advance() {
             // The acceptor hands over nothing else.
-            let Ok(Message::Hello { hello, command }) = newcomer.hello.message() else { continue };
+            let Ok(Message::Hello { hello, command }) = client.hello.message() else { continue };
             let command = String::from_utf8_lossy(command).into_owned();
             let id = self.next;
             self.next += 1;
-            self.peers.insert(id, ClientProcess::new(newcomer, hello, command));
-            self.greet(id, hello);
+            self.peers.insert(id, ClientProcess::new(client, hello, command));
+            self.admit(id, hello);
         }
-        self.look_if_short();
+        self.check_shortage();
     }
 
     /// Takes a client in that has said hello.
-    fn greet(&mut self, id: u64, hello: Hello) {
+    fn admit(&mut self, id: u64, hello: Hello) {
         if hello.role == Role::Rank {
             match self.stage {
                 Stage::Gathering => return self.count(id, hello),
-                Stage::Failed => self.has_come(hello),
+                Stage::Failed => self.record_connected(hello),
                 // One program after another may run as one rank, so its place is not compared.
                 _ => {}
             }
@@ -52,11 +52,11 @@ impl Station {
             }
             // The engine may start processes later (MPI_Comm_spawn). They attach, and are not
             // counted.
-            Role::Rank | Role::Late | Role::Library => self.supply(id),
+            Role::Rank | Role::Late | Role::Library => self.send_memory(id),
             Role::Member => self.join(id, hello),
             role => {
                 tracing::warn!(id, ?role, "a client has a role that this agent does not serve");
-                self.hung_up(id);
+                self.connection_ended(id);
             }
         }
     }
@@ -79,9 +79,9 @@ impl Station {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.counted = true;
         let pid = peer.pid;
-        self.has_come(hello);
+        self.record_connected(hello);
         self.rank_runs(pid, hello);
-        self.deadline.rank_has_come();
+        self.deadline.rank_connected();
         self.request = hello.request;
         if let Some(other) = other {
             let why =
@@ -91,7 +91,7 @@ impl Station {
     }
 
     /// Records that a rank of the host has connected. The first determines the number of ranks.
-    fn has_come(&mut self, hello: Hello) {
+    fn record_connected(&mut self, hello: Hello) {
         let (ranks, size) = &mut self.seen;
         if ranks.is_empty() {
             *size = hello.local_size;
@@ -112,9 +112,12 @@ impl Station {
 
     /// Fails the job if ranks cannot be accepted: they would wait for ever, and all other ranks for
     /// them.
-    fn look_if_short(&mut self) {
+    fn check_shortage(&mut self) {
         let Some(DescriptorShortage { since, error, .. }) = self.acceptor.shortage() else { return };
-        if self.reported_shortage || !matches!(self.stage, Stage::Gathering) || since.elapsed() < PATIENCE {
+        if self.reported_shortage
+            || !matches!(self.stage, Stage::Gathering)
+            || since.elapsed() < SHORTAGE_TIMEOUT
+        {
             return;
         }
         self.reported_shortage = true;

@@ -1,4 +1,4 @@
-//! The state of the station.
+//! The state of the server.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -51,11 +51,11 @@ pub(super) struct ClientProcess {
 
 impl ClientProcess {
     /// Makes a client that has said `hello`, with the command line of a rank.
-    pub(super) fn new(newcomer: Newcomer, hello: Hello, command: String) -> ClientProcess {
+    pub(super) fn new(client: Newcomer, hello: Hello, command: String) -> ClientProcess {
         ClientProcess {
-            pid: newcomer.connection.peer().pid,
-            channel: Some(newcomer.connection),
-            process: newcomer.process,
+            pid: client.connection.peer().pid,
+            channel: Some(client.connection),
+            process: client.process,
             hello,
             command,
             coverage: (Coverage::Preloaded, String::new()),
@@ -99,7 +99,7 @@ pub(super) enum Stage {
 
 /// The rank of the host that prints why the job has failed.
 #[derive(PartialEq, Eq)]
-pub(super) enum Speaker {
+pub(super) enum PrintingRank {
     /// No rank has been told to print.
     None,
     /// The peer with this number has been told to print, and has not ended yet.
@@ -109,9 +109,9 @@ pub(super) enum Speaker {
 }
 
 /// The side of the agent that serves the processes of its host.
-pub(crate) struct Station {
+pub(crate) struct Server {
     pub(super) acceptor: Acceptor,
-    /// True if the conductor knows that ranks cannot be accepted.
+    /// True if the coordinator knows that ranks cannot be accepted.
     pub(super) reported_shortage: bool,
     /// True if too many descriptors of this user are on their way: packets with descriptors wait
     /// until their receivers have read others.
@@ -134,7 +134,7 @@ pub(crate) struct Station {
     /// The unfinished collective operations of the members.
     pub(super) gathers: Gathers,
     pub(super) print_failures: bool,
-    pub(super) speaker: Speaker,
+    pub(super) printing_rank: PrintingRank,
     /// The request of the counted ranks.
     pub(super) request: u64,
     /// The local ranks that have ever connected, and the number of ranks on the host.
@@ -144,9 +144,9 @@ pub(crate) struct Station {
     pub(super) events: Sender<Event>,
 }
 
-impl Station {
+impl Server {
     /// Returns whether all ranks of the host have connected at some time.
-    pub(super) fn all_have_come(&self) -> bool {
+    pub(super) fn all_have_connected(&self) -> bool {
         self.seen.0.len() as u64 >= self.seen.1
     }
 
@@ -155,13 +155,13 @@ impl Station {
         self.peers.iter().filter(|(_, p)| p.counted).map(|(id, p)| (id, p.hello))
     }
 
-    /// Reports the loss of a rank to the conductor.
+    /// Reports the loss of a rank to the coordinator.
     pub(super) fn lost(&mut self, id: u64, why: String) {
         self.lost_with(id, JobError::new(ErrorClass::Lost, why));
     }
 
-    /// Passes on to the conductor the error because of which a rank cannot continue, with the place
-    /// of the rank.
+    /// Passes on to the coordinator the error because of which a rank cannot continue, with the
+    /// place of the rank.
     pub(super) fn lost_with(&mut self, id: u64, mut error: JobError) {
         let Some(peer) = self.peers.get(&id) else { return };
         let (host, who) = (process::host_name(), peer.hello.rank);

@@ -1,4 +1,4 @@
-//! The loop of the station: one thread that blocks in `poll` only.
+//! The loop of the server: one thread that blocks in `poll` only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,25 +17,25 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::super::first_failure::FirstFailure;
 use super::super::inherited::{adopt, lifeline};
-use super::super::orders::{Order, StationHandle};
+use super::super::orders::{Order, ServerHandle};
 use super::super::spec::Spec;
 use super::deadline::Deadline;
 use super::gather_parts::Gathers;
 use super::local_job::LocalJob;
 use super::member_ranks::Members;
-use super::state::{Speaker, Stage, Station};
+use super::state::{PrintingRank, Server, Stage};
 
 /// The largest number of frames of one peer that are handled before those of the other peers.
 pub(super) const MAX_FRAMES: usize = 64;
 
 /// The interval at which packets with descriptors are tried again while too many are on their way.
-const CROWDED_PACE: Duration = Duration::from_millis(10);
+const CROWDED_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The time for which an agent without a launcher waits for the first rank, from its start or from
 /// the failure of the job on. The rank that has started the agent connects at once, unless it was
 /// killed. After a failure it would otherwise start the next agent, and no rank would print why the
 /// job has failed.
-const FIRST_RANK: Duration = Duration::from_secs(10);
+const FIRST_RANK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of serving the host's processes.
 #[derive(Debug)]
@@ -44,14 +44,14 @@ pub(crate) struct ServeOutcome {
     pub(crate) status: i32,
     /// True after a signal or the end of the job's daemon: the engine will not shut down in good
     /// order.
-    pub(crate) called_off: bool,
+    pub(crate) was_cancelled: bool,
     /// The process with which the agent ends.
     pub(crate) lifeline: Option<OwnedFd>,
 }
 
-impl Station {
-    /// Opens the socket. The station ends with its parent, or with the process that the spec names.
-    pub(crate) fn open(spec: &Spec) -> Result<(Station, StationHandle)> {
+impl Server {
+    /// Opens the socket. The server ends with its parent, or with the process that the spec names.
+    pub(crate) fn open(spec: &Spec) -> Result<(Server, ServerHandle)> {
         let os = |doing: &str| {
             let doing = doing.to_owned();
             move |source: io::Error| Error::Os { doing, source }
@@ -73,9 +73,10 @@ impl Station {
             .map_err(|e| os("opening an event descriptor")(e.into()))?;
         let wake = Arc::new(wake);
         let deadline = Deadline::new(spec.timeout);
-        let come = deadline.come.clone();
-        let handle = StationHandle { orders: order_sender, wake: wake.clone(), events: event_receiver, come };
-        let station = Station {
+        let connected = deadline.connected.clone();
+        let handle =
+            ServerHandle { orders: order_sender, wake: wake.clone(), events: event_receiver, connected };
+        let server = Server {
             acceptor: Acceptor::new(listener),
             reported_shortage: false,
             crowded: false,
@@ -93,14 +94,14 @@ impl Station {
             members: Members::default(),
             gathers: Gathers::new(),
             print_failures: !spec.reports,
-            speaker: Speaker::None,
+            printing_rank: PrintingRank::None,
             request: 0,
             seen: (BTreeSet::new(), 0),
             orders,
             wake,
             events,
         };
-        Ok((station, handle))
+        Ok((server, handle))
     }
 
     /// Serves until all peers have ended, or the job's daemon.
@@ -108,14 +109,14 @@ impl Station {
         loop {
             match self.turn() {
                 Ok(None) => {}
-                Ok(Some((status, called_off))) => {
-                    return ServeOutcome { status, called_off, lifeline: self.lifeline };
+                Ok(Some((status, was_cancelled))) => {
+                    return ServeOutcome { status, was_cancelled, lifeline: self.lifeline };
                 }
                 Err(error) => {
                     complain!("hostbuf-agent: {error}");
                     return ServeOutcome {
                         status: ErrorClass::Os.status().into(),
-                        called_off: false,
+                        was_cancelled: false,
                         lifeline: self.lifeline,
                     };
                 }
@@ -125,47 +126,47 @@ impl Station {
 
     /// Tells the ranks why the job has failed before anything else of it could start.
     pub(crate) fn serve_failure(mut self, error: JobError) {
-        self.obey(Order::Fail(error));
+        self.handle_order(Order::Fail(error));
         self.serve();
     }
 
     /// Waits for events and handles them. At the end of the job it returns the exit status, and
     /// whether the job was called off.
     fn turn(&mut self) -> io::Result<Option<(i32, bool)>> {
-        let woken = self.wait()?;
-        if woken.ended {
+        let events = self.wait()?;
+        if events.ended {
             if let Some(job) = &self.local {
                 job.end_orphans(self.peers.values().filter(|p| p.counted).map(|p| p.pid).collect());
             }
             let status = i32::from(!matches!(self.stage, Stage::Running));
             return Ok(Some((status, true)));
         }
-        if woken.orders {
+        if events.orders {
             let _ = self.wake.read();
             while let Ok(order) = self.orders.try_recv() {
-                self.obey(order);
+                self.handle_order(order);
             }
         }
         if std::mem::take(&mut self.crowded) {
             self.flush_all();
         }
-        if !woken.departed.is_empty() {
+        if !events.ended_processes.is_empty() {
             // The last connections of an ended process come before its end.
             self.accept();
         }
-        for id in woken.departed {
-            self.departed(id);
+        for id in events.ended_processes {
+            self.process_ended(id);
         }
-        for id in woken.readable {
+        for id in events.readable {
             self.read(id, MAX_FRAMES);
         }
-        for id in woken.writable {
+        for id in events.writable {
             self.flush(id);
         }
-        if woken.newcomers || self.acceptor.retry_after().is_some() {
+        if events.new_connections || self.acceptor.retry_after().is_some() {
             self.accept();
         }
-        self.look_if_late();
+        self.check_late();
         if self.status().is_some() {
             // A client may have connected meanwhile, and its hello may be on its way.
             self.accept();
@@ -182,12 +183,12 @@ impl Station {
             // Ranks that have yet to connect must learn of the failure too. A launcher ends the
             // agent; without one, it ends after all ranks have been told, or with the engine's
             // daemon.
-            Stage::Failed if self.print_failures && self.all_have_come() => {
-                self.until_given_up().is_none().then_some(1)
+            Stage::Failed if self.print_failures && self.all_have_connected() => {
+                self.first_rank_time_left().is_none().then_some(1)
             }
             // The rank that has started this agent was ended before it could connect.
             Stage::Gathering if self.print_failures && self.seen.0.is_empty() => {
-                self.until_given_up().is_none().then_some(1)
+                self.first_rank_time_left().is_none().then_some(1)
             }
             _ => None,
         }
@@ -195,17 +196,17 @@ impl Station {
 
     /// Returns the time for which an agent without a launcher still waits for the first rank, since
     /// its start or the failure of the job, or `None` if it does not wait.
-    fn until_given_up(&self) -> Option<Duration> {
+    fn first_rank_time_left(&self) -> Option<Duration> {
         if !self.seen.0.is_empty() || !self.print_failures {
             return None;
         }
         let since = self.failed_at.unwrap_or(self.started_at);
-        FIRST_RANK.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
+        FIRST_RANK_TIMEOUT.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
     }
 
-    fn wait(&self) -> io::Result<Woken> {
+    fn wait(&self) -> io::Result<WakeEvents> {
         enum WakeSource {
-            Newcomer,
+            NewConnection,
             Wake,
             End,
             Channel(u64),
@@ -217,7 +218,7 @@ impl Station {
             PollFd::new(self.terminate.as_fd(), PollFlags::POLLIN),
         ];
         for fd in self.acceptor.descriptors() {
-            sources.push(WakeSource::Newcomer);
+            sources.push(WakeSource::NewConnection);
             fds.push(PollFd::new(fd, PollFlags::POLLIN));
         }
         if let Some(lifeline) = &self.lifeline {
@@ -238,41 +239,41 @@ impl Station {
                 fds.push(PollFd::new(process.as_fd(), PollFlags::POLLIN));
             }
         }
-        match poll(&mut fds, self.patience()) {
+        match poll(&mut fds, self.poll_timeout()) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(e.into()),
         }
-        let mut woken = Woken::default();
+        let mut events = WakeEvents::default();
         for (source, fd) in sources.iter().zip(&fds) {
             let seen = fd.revents().unwrap_or(PollFlags::empty());
             if seen.is_empty() {
                 continue;
             }
             match *source {
-                WakeSource::Newcomer => woken.newcomers = true,
-                WakeSource::Wake => woken.orders = true,
-                WakeSource::End => woken.ended = true,
-                WakeSource::Process(id) => woken.departed.push(id),
+                WakeSource::NewConnection => events.new_connections = true,
+                WakeSource::Wake => events.orders = true,
+                WakeSource::End => events.ended = true,
+                WakeSource::Process(id) => events.ended_processes.push(id),
                 WakeSource::Channel(id) => {
                     if seen.contains(PollFlags::POLLOUT) {
-                        woken.writable.push(id);
+                        events.writable.push(id);
                     }
                     if seen.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
-                        woken.readable.push(id);
+                        events.readable.push(id);
                     }
                 }
             }
         }
-        Ok(woken)
+        Ok(events)
     }
 
-    /// Returns the time for which the station waits for events.
-    fn patience(&self) -> PollTimeout {
-        let crowded = self.crowded.then_some(CROWDED_PACE);
+    /// Returns the time limit of the wait for events.
+    fn poll_timeout(&self) -> PollTimeout {
+        let crowded = self.crowded.then_some(CROWDED_RETRY_INTERVAL);
         let expected = self.acceptor.expects_within().filter(|_| self.peers.is_empty());
         let limits =
-            [crowded, self.acceptor.retry_after(), expected, self.until_late(), self.until_given_up()];
-        // Rounded up: the station would wake shortly before the time otherwise.
+            [crowded, self.acceptor.retry_after(), expected, self.until_late(), self.first_rank_time_left()];
+        // Rounded up: the server would wake shortly before the time otherwise.
         let least = limits.into_iter().flatten().min().map(|time| time + Duration::from_millis(1));
         least.map_or(PollTimeout::NONE, |time| PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX))
     }
@@ -280,11 +281,11 @@ impl Station {
 
 /// The events that ended a wait.
 #[derive(Default)]
-struct Woken {
-    newcomers: bool,
+struct WakeEvents {
+    new_connections: bool,
     orders: bool,
     ended: bool,
-    departed: Vec<u64>,
+    ended_processes: Vec<u64>,
     readable: Vec<u64>,
     writable: Vec<u64>,
 }

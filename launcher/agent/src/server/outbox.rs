@@ -6,12 +6,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use hostbuf_os::encode;
 use hostbuf_protocol::message::Message;
 
-use super::state::Station;
+use super::state::Server;
 
 /// The largest number of packets that may wait for a peer that does not read.
 pub(super) const MAX_BACKLOG: usize = 1 << 13;
 
-impl Station {
+impl Server {
     /// Sends a message, or keeps it until the peer reads.
     pub(super) fn send(&mut self, id: u64, message: &Message<'_>) {
         self.send_packet(id, encode(message), false);
@@ -23,7 +23,7 @@ impl Station {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.outbox.push_back((packet, with_memory));
             if peer.outbox.len() > MAX_BACKLOG {
-                return self.hung_up(id);
+                return self.connection_ended(id);
             }
         }
         self.flush(id);

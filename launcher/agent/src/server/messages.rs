@@ -6,28 +6,28 @@ use hostbuf_protocol::message::{Message, RefusedCandidate, Role};
 
 use super::super::orders::Question;
 use super::outbox::MAX_BACKLOG;
-use super::state::{RankAnswer, Stage, Station};
+use super::state::{RankAnswer, Server, Stage};
 
-impl Station {
+impl Server {
     /// Reads and handles at most `most` messages of a peer.
     pub(super) fn read(&mut self, id: u64, most: usize) {
         for _ in 0..most {
             let Some(channel) = self.peers.get(&id).and_then(|p| p.channel.as_ref()) else { return };
             match channel.receive() {
-                Ok(Received::Packet(packet)) => self.hear(id, &packet),
+                Ok(Received::Packet(packet)) => self.handle_packet(id, &packet),
                 Ok(Received::Nothing) => return,
-                Ok(_) | Err(_) => return self.hung_up(id),
+                Ok(_) | Err(_) => return self.connection_ended(id),
             }
         }
     }
 
-    fn hear(&mut self, id: u64, packet: &Packet) {
+    fn handle_packet(&mut self, id: u64, packet: &Packet) {
         let message = match packet.message() {
             Ok(message) => message,
             Err(error) => {
                 let pid = self.peers.get(&id).map(|p| p.pid);
                 tracing::warn!(pid, ?error, "a peer sent an invalid message");
-                return self.hung_up(id);
+                return self.connection_ended(id);
             }
         };
         let Some(peer) = self.peers.get_mut(&id) else { return };
@@ -38,7 +38,7 @@ impl Station {
                 peer.coverage = (coverage, String::from_utf8_lossy(reason).into_owned());
                 if peer.counted {
                     self.deadline.progress();
-                    self.look_if_present();
+                    self.check_present();
                 }
             }
             (Message::Votes { mask, refusal }, Role::Rank) if peer.counted => {
@@ -46,21 +46,21 @@ impl Station {
                     let refusal = refusal.map(|refused| describe(&refused, length));
                     peer.answer = Some(RankAnswer::Votes(mask, refusal));
                     self.deadline.progress();
-                    self.look_if_answered();
+                    self.check_answered();
                 }
             }
             (Message::Hole { address }, Role::Rank) if peer.counted => {
                 if let Stage::Asking(Question::Search { .. }) = self.stage {
                     peer.answer = Some(RankAnswer::Hole(address));
                     self.deadline.progress();
-                    self.look_if_answered();
+                    self.check_answered();
                 }
             }
             (Message::Mapped, role) if peer.served => {
                 peer.mapped = true;
                 if role == Role::Rank && peer.counted {
                     self.deadline.progress();
-                    self.look_if_mapped();
+                    self.check_mapped();
                 }
             }
             (Message::Failed { error }, role) => {
@@ -74,19 +74,19 @@ impl Station {
             (Message::Left { .. }, Role::Member) => self.member_left(id, hello, false),
             (message, _) => {
                 tracing::warn!(pid = peer.pid, ?message, "a peer sent an unexpected message");
-                self.hung_up(id);
+                self.connection_ended(id);
             }
         }
     }
 
     /// Handles the end of a connection. The process may live on without it.
-    pub(super) fn hung_up(&mut self, id: u64) {
+    pub(super) fn connection_ended(&mut self, id: u64) {
         let running = matches!(self.stage, Stage::Running | Stage::Failed);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.channel = None;
         peer.outbox.clear();
         if peer.process.is_none() {
-            self.heard_out(id);
+            self.printer_ended(id);
         }
         let Some(peer) = self.peers.get(&id) else { return };
         let hello = peer.hello;
@@ -103,24 +103,24 @@ impl Station {
         let watched = running && others.any(|(_, p)| p.process.is_some());
         if watched || peer.process.is_none() {
             // Nothing reports the end of the process under this number any more.
-            self.heard_out(id);
+            self.printer_ended(id);
             self.peers.remove(&id);
         }
     }
 
     /// Handles the end of a process.
-    pub(super) fn departed(&mut self, id: u64) {
+    pub(super) fn process_ended(&mut self, id: u64) {
         // Frames from before its end are still valid.
         self.read(id, MAX_BACKLOG);
         let pid = self.peers.get(&id).map(|peer| peer.pid);
-        self.hung_up(id);
+        self.connection_ended(id);
         self.peers.remove(&id);
-        self.heard_out(id);
+        self.printer_ended(id);
         if let Some(pid) = pid {
             self.rank_ended(pid);
         }
         if matches!(self.stage, Stage::Asking(_)) {
-            self.look_if_answered();
+            self.check_answered();
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The station's checks that all ranks of this host have connected, answered and mapped.
+//! The server's checks that all ranks of this host have connected, answered and mapped.
 
 use super::super::orders::{Answer, Event};
-use super::state::{RankAnswer, Stage, Station};
+use super::state::{RankAnswer, Server, Stage};
 
-impl Station {
-    pub(super) fn look_if_present(&mut self) {
+impl Server {
+    pub(super) fn check_present(&mut self) {
         if !matches!(self.stage, Stage::Gathering) {
             return;
         }
@@ -18,7 +18,7 @@ impl Station {
         }
     }
 
-    pub(super) fn look_if_answered(&mut self) {
+    pub(super) fn check_answered(&mut self) {
         let mut sum = Answer { mask: u64::MAX, hole: 0, refusal: None };
         for (id, hello) in self.ranks() {
             match &self.peers[id].answer {
@@ -37,7 +37,7 @@ impl Station {
         let _ = self.events.send(Event::Answered(sum));
     }
 
-    pub(super) fn look_if_mapped(&mut self) {
+    pub(super) fn check_mapped(&mut self) {
         if matches!(self.stage, Stage::Mapping) && self.ranks().all(|(id, _)| self.peers[id].mapped) {
             let _ = self.events.send(Event::Mapped);
         }

@@ -15,7 +15,7 @@ use super::super::spec::Spec;
 /// The time that processes get to end after SIGTERM, and again after SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 /// The interval at which the agent looks for remaining processes.
-const PACE: Duration = Duration::from_millis(20);
+const SCAN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A job whose ranks this host's launcher has started itself, so that no engine ends them after the
 /// launcher.
@@ -85,7 +85,7 @@ impl LocalJob {
                     self.signal(pid, Signal::SIGTERM);
                 }
             }
-            std::thread::sleep(PACE);
+            std::thread::sleep(SCAN_INTERVAL);
         }
     }
 }

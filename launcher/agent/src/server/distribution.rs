@@ -1,4 +1,4 @@
-//! The orders of the conductor, and the distribution of the memory.
+//! The orders of the coordinator, and the distribution of the memory.
 
 use std::time::Instant;
 
@@ -6,11 +6,11 @@ use hostbuf_os::encode;
 use hostbuf_protocol::message::{Message, Role};
 
 use super::super::orders::{Event, Order};
-use super::state::{Stage, Station};
+use super::state::{Server, Stage};
 
-impl Station {
-    /// Carries out an order of the conductor.
-    pub(super) fn obey(&mut self, order: Order) {
+impl Server {
+    /// Carries out an order of the coordinator.
+    pub(super) fn handle_order(&mut self, order: Order) {
         let ranks: Vec<u64> = self.ranks().map(|(&id, _)| id).collect();
         match order {
             Order::Ask(question) => {
@@ -28,9 +28,9 @@ impl Station {
                 self.deadline.progress();
                 self.result = Some((*layout, descriptors));
                 for id in ranks {
-                    self.supply(id);
+                    self.send_memory(id);
                 }
-                self.look_if_mapped();
+                self.check_mapped();
             }
             Order::Go => {
                 self.stage = Stage::Running;
@@ -42,7 +42,7 @@ impl Station {
                 let waiting: Vec<u64> =
                     self.peers.iter().filter(|(_, p)| !p.served).map(|(&id, _)| id).collect();
                 for id in waiting {
-                    self.supply(id);
+                    self.send_memory(id);
                 }
                 let _ = self.events.send(Event::Released);
             }
@@ -57,7 +57,7 @@ impl Station {
 
     /// Sends the memory to a peer, if there is some. Until all ranks have mapped it, only their
     /// processes get it: once as ranks, and once more to register it.
-    pub(super) fn supply(&mut self, id: u64) {
+    pub(super) fn send_memory(&mut self, id: u64) {
         let running = matches!(self.stage, Stage::Running);
         let Some((layout, _)) = &self.result else { return };
         let packet =

@@ -7,9 +7,9 @@ use hostbuf_protocol::limits::REPORT_MAX;
 use hostbuf_protocol::message::{Coverage, Role};
 
 use super::super::orders::Uncovered;
-use super::state::Station;
+use super::state::Server;
 
-impl Station {
+impl Server {
     /// Counts the ranks into which nothing can be preloaded, and describes those that never have
     /// the buffer.
     pub(super) fn uncovered(&self) -> Uncovered {

@@ -6,11 +6,11 @@ use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::process;
 
 use super::super::orders::Event;
-use super::state::{ClientProcess, Stage, Station};
+use super::state::{ClientProcess, Server, Stage};
 
-impl Station {
+impl Server {
     /// Returns whether the job waits for `peer`, which is a rank, in the current stage.
-    fn owes(&self, peer: &ClientProcess) -> bool {
+    fn is_awaited(&self, peer: &ClientProcess) -> bool {
         match self.stage {
             Stage::Gathering => peer.ready.is_none(),
             Stage::Asking(_) => peer.answer.is_none(),
@@ -24,7 +24,7 @@ impl Station {
     fn limit(&self) -> Option<Duration> {
         let mut ranks = self.peers.values().filter(|p| p.counted).peekable();
         ranks.peek()?;
-        let waits = matches!(self.stage, Stage::Gathering) || ranks.any(|peer| self.owes(peer));
+        let waits = matches!(self.stage, Stage::Gathering) || ranks.any(|peer| self.is_awaited(peer));
         self.deadline.limit.filter(|_| waits)
     }
 
@@ -34,7 +34,7 @@ impl Station {
     }
 
     /// Fails the job when the ranks that it waits for have made no progress within the limit.
-    pub(super) fn look_if_late(&mut self) {
+    pub(super) fn check_late(&mut self) {
         let Some(limit) = self.limit().filter(|limit| self.deadline.since.elapsed() >= *limit) else {
             return;
         };
@@ -43,7 +43,7 @@ impl Station {
         let host = process::host_name();
         let seconds = limit.as_secs();
         let remedy = "or raise --start-timeout";
-        let late = self.ranks().find(|(id, _)| self.owes(&self.peers[id]));
+        let late = self.ranks().find(|(id, _)| self.is_awaited(&self.peers[id]));
         let message = if let Some((id, hello)) = late {
             let pid = self.peers[id].pid;
             let state = match process::state(pid) {
@@ -59,10 +59,10 @@ impl Station {
                 hello.rank
             )
         } else {
-            let (come, size) = (self.seen.0.len(), self.seen.1);
+            let (connected, size) = (self.seen.0.len(), self.seen.1);
             let first = (0..size).find(|rank| !self.seen.0.contains(rank)).unwrap_or(0);
             format!(
-                "{come} of {size} ranks on {host} have connected, and no other rank within {seconds} s (local rank {first} is \
+                "{connected} of {size} ranks on {host} have connected, and no other rank within {seconds} s (local rank {first} is \
                  missing): check whether the engine has started it under `hostbuf exec`, {remedy}"
             )
         };

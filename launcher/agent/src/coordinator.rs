@@ -19,47 +19,47 @@ use hostbuf_os::process;
 use hostbuf_protocol::candidates::Ballot;
 
 use super::group::Open;
-use super::orders::{Answer, Event, Order, Question, StationHandle, Uncovered};
+use super::orders::{Answer, Event, Order, Question, ServerHandle, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
 use super::thread_error::unstarted_thread;
 use crate::lookup;
 
 /// The interval at which an agent with missing ranks exchanges its state with the other agents.
-const PACE: Duration = Duration::from_millis(10);
-/// The additional time that the agents together wait for missing ranks, so that the station of the
+const EXCHANGE_INTERVAL: Duration = Duration::from_millis(10);
+/// The additional time that the agents together wait for missing ranks, so that the server of the
 /// host in question can name them first.
 const MARGIN: Duration = Duration::from_secs(1);
 /// The interval between progress reports.
-const TELL: Duration = Duration::from_millis(200);
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Starts the conductor in a thread of its own. `ending` is set when the engine begins to end.
+/// Starts the coordinator in a thread of its own. `ending` is set when the engine begins to end.
 ///
 /// # Errors
 /// The reason why the thread cannot be started.
 pub(super) fn start(
     spec: Spec,
     open: Open,
-    station: StationHandle,
+    server: ServerHandle,
     ending: Arc<OnceLock<Instant>>,
 ) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().spawn(move || run(&spec, open, &station, &ending))
+    std::thread::Builder::new().spawn(move || run(&spec, open, &server, &ending))
 }
 
-/// Runs [`conduct`], and fails the job if that panics: the ranks would wait for ever for a
-/// conductor that has ended.
-fn run(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<Instant>) {
-    if catch_unwind(AssertUnwindSafe(|| conduct(spec, open, station, ending))).is_err() {
+/// Runs [`coordinate`], and fails the job if that panics: the ranks would wait for ever for a
+/// coordinator that has ended.
+fn run(spec: &Spec, open: Open, server: &ServerHandle, ending: &OnceLock<Instant>) {
+    if catch_unwind(AssertUnwindSafe(|| coordinate(spec, open, server, ending))).is_err() {
         let message = format!("the agent on {} panicked; its message is above", process::host_name());
         let error = JobError::new(ErrorClass::Defect, message).with_host(process::host_name());
         Report::Failed(error.clone()).print();
-        station.order(Order::Fail(error));
+        server.order(Order::Fail(error));
     }
 }
 
-/// Goes through all phases; afterwards the station serves alone. The engine has ended when this
+/// Goes through all phases; afterwards only the server works. The engine has ended when this
 /// function returns, and begins to end when `ending` is set.
-fn conduct(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<Instant>) {
+fn coordinate(spec: &Spec, open: Open, server: &ServerHandle, ending: &OnceLock<Instant>) {
     let begun = Instant::now();
     let mut phases = [0; Phase::COUNT];
     // This host is checked before the engine starts, so that all hosts report their errors
@@ -93,14 +93,14 @@ fn conduct(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<I
         Err(error) => {
             let error = JobError::from(error).with_host(process::host_name());
             Report::Failed(error.clone()).print();
-            return station.order(Order::Fail(error));
+            return server.order(Order::Fail(error));
         }
     };
     let segments = segments.map(|(segments, took)| {
         phases[Phase::Populate as usize] = took;
         segments
     });
-    match agree(spec, &*group, station, segments, phases) {
+    match agree(spec, &*group, server, segments, phases) {
         Ok(agreed) => {
             if group.rank() == 0 && spec.reports {
                 let Agreed { address, rounds, present: Present { all, without, attaching, .. } } = agreed;
@@ -112,7 +112,7 @@ fn conduct(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<I
             if group.rank() == 0 && spec.reports {
                 Report::Failed(error.clone()).print();
             }
-            station.order(Order::Fail(error));
+            server.order(Order::Fail(error));
         }
     }
     ending.get_or_init(Instant::now);
@@ -136,11 +136,11 @@ fn micros(since: Instant) -> u64 {
 /// Allocates the pages. Returns the time that this took in microseconds.
 fn populate(mut segments: Segments, spec: &Spec) -> Result<(Segments, u64)> {
     let begun = Instant::now();
-    let mut told = begun;
+    let mut reported_at = begun;
     let total = segments.eager();
     segments.populate(Workers::Children(Cores::own()), &mut |done| {
-        if spec.reports && told.elapsed() >= TELL {
-            told = Instant::now();
+        if spec.reports && reported_at.elapsed() >= REPORT_INTERVAL {
+            reported_at = Instant::now();
             Report::Progress { host: process::host_name(), done, total }.print();
         }
     })?;
@@ -175,21 +175,21 @@ impl From<Error> for Stop {
 fn agree(
     spec: &Spec,
     group: &dyn Collective,
-    station: &StationHandle,
+    server: &ServerHandle,
     segments: std::result::Result<Segments, JobError>,
     phases: [u64; Phase::COUNT],
 ) -> std::result::Result<Agreed, JobError> {
     let segments = JobError::all_or_first(group, segments)?;
-    let stop = match steps(spec, group, station, segments, phases) {
+    let stop = match steps(spec, group, server, segments, phases) {
         Ok(outcome) => return Ok(outcome),
         Err(stop) => stop,
     };
-    let told = match stop {
+    let own = match stop {
         Stop::Everywhere(error) => return Err(error),
         Stop::Here(error) => Err(error),
         Stop::There => Ok(()),
     };
-    JobError::all_or_first(group, told)?;
+    JobError::all_or_first(group, own)?;
     Err(Error::Collective { operation: "agree", why: "an agent stopped without a message".into() }.into())
 }
 
@@ -197,23 +197,23 @@ fn agree(
 fn steps(
     spec: &Spec,
     group: &dyn Collective,
-    station: &StationHandle,
+    server: &ServerHandle,
     segments: Segments,
     mut phases: [u64; Phase::COUNT],
 ) -> std::result::Result<Agreed, Stop> {
     let begun = Instant::now();
-    let present = gather(group, station, spec.timeout)?;
+    let present = gather(group, server, spec.timeout)?;
     let ranks = present.here;
     phases[Phase::Gather as usize] = micros(begun);
 
     let begun = Instant::now();
     let mut layout = Layout::of(&spec.buffers);
-    let mut everybody = Everybody { group, station, ranks, refusal: None, stop: None };
+    let mut electorate = JobElectorate { group, server, ranks, refusal: None, stop: None };
     let elected =
-        elect(&mut everybody, RangeRequest { length: layout.length as usize, align: layout.align as usize });
-    let outcome = elected.map_err(|error| everybody.stop.take().unwrap_or_else(|| error.into()))?;
+        elect(&mut electorate, RangeRequest { length: layout.length as usize, align: layout.align as usize });
+    let outcome = elected.map_err(|error| electorate.stop.take().unwrap_or_else(|| error.into()))?;
     let Some(address) = outcome.address else {
-        return Err(agree::disagreement(group, everybody.refusal).into());
+        return Err(agree::disagreement(group, electorate.refusal).into());
     };
     layout.address = address as u64;
     phases[Phase::Agree as usize] = micros(begun);
@@ -228,11 +228,11 @@ fn steps(
     let PublishedSegments { page, descriptors } =
         together(group, segments.publish(identity, &layout, phases))?;
     let (address, buffers) = (layout.address, spec.buffers.iter().map(|b| b.name.clone()).collect());
-    station.order(Order::Serve(Box::new(layout), Arc::new(descriptors)));
+    server.order(Order::Serve(Box::new(layout), Arc::new(descriptors)));
     let mapped = if ranks == 0 {
         Ok(())
     } else {
-        event(station).and_then(|event| match event {
+        event(server).and_then(|event| match event {
             Event::Mapped => Ok(()),
             _ => Err(JobError::new(ErrorClass::Lost, "the ranks sent an unexpected answer")),
         })
@@ -243,10 +243,10 @@ fn steps(
     if let (Some(message), true) = (&present.notice, spec.reports) {
         Report::Uncovered { message: message.clone() }.print();
     }
-    station.order(Order::Go);
+    server.order(Order::Go);
     // Once the launcher has the report, no rank depends on the agent any more. Ranks that have
     // ended meanwhile are no failure of the start.
-    while !matches!(station.events.recv(), Ok(Event::Released) | Err(_)) {}
+    while !matches!(server.events.recv(), Ok(Event::Released) | Err(_)) {}
     if spec.reports {
         // The thread ends with the process. Without it there is no progress report.
         let _ = std::thread::Builder::new().spawn(move || watch(&page, buffers));
@@ -259,18 +259,18 @@ fn steps(
 fn watch(page: &ControlPage, buffers: Vec<String>) {
     let control = page.control();
     let host = process::host_name();
-    let mut told = vec![None; buffers.len()];
+    let mut reported = vec![None; buffers.len()];
     loop {
-        std::thread::sleep(TELL);
-        for (i, (told, buffer)) in told.iter_mut().zip(&buffers).enumerate() {
+        std::thread::sleep(REPORT_INTERVAL);
+        for (i, (reported, buffer)) in reported.iter_mut().zip(&buffers).enumerate() {
             // The users of the buffer report a damaged word.
             let (Ok(state), Ok(done)) = (control.fill(i), control.high_water(i)) else { continue };
             let filling = state == FillState::Filling;
-            if *told != filling.then_some(done) && (filling || told.is_some()) {
+            if *reported != filling.then_some(done) && (filling || reported.is_some()) {
                 let buffer = buffer.clone();
                 Report::Filling { host: host.clone(), buffer, done, ended: !filling }.print();
             }
-            *told = filling.then_some(done);
+            *reported = filling.then_some(done);
         }
     }
 }
@@ -289,16 +289,16 @@ fn together<T, E: Into<JobError>>(
     }
 }
 
-/// Returns the station's next event; the loss of a rank is an error.
-fn event(station: &StationHandle) -> std::result::Result<Event, JobError> {
-    match station.events.recv() {
+/// Returns the server's next event; the loss of a rank is an error.
+fn event(server: &ServerHandle) -> std::result::Result<Event, JobError> {
+    match server.events.recv() {
         Ok(Event::Lost(error)) => Err(error),
         Ok(event) => Ok(event),
         Err(_) => Err(is_ending()),
     }
 }
 
-/// Returns the error of an agent whose station has ended.
+/// Returns the error of an agent whose server has ended.
 fn is_ending() -> JobError {
     JobError::new(ErrorClass::Attach, "the agent is ending")
 }
@@ -321,7 +321,7 @@ struct Present {
 /// learns from the other agents that all ranks have connected.
 fn gather(
     group: &dyn Collective,
-    station: &StationHandle,
+    server: &ServerHandle,
     timeout: Option<Duration>,
 ) -> std::result::Result<Present, Stop> {
     let mut here: Option<(usize, u64)> = None;
@@ -331,7 +331,7 @@ fn gather(
     loop {
         let mut lost: Option<JobError> = late.take();
         if here.is_none() {
-            match station.events.recv_timeout(PACE) {
+            match server.events.recv_timeout(EXCHANGE_INTERVAL) {
                 Ok(Event::Present { ranks, size, uncovered: of_these }) => {
                     here = Some((ranks, size));
                     uncovered = of_these;
@@ -342,25 +342,25 @@ fn gather(
             }
         } else if group.size() > 1 {
             // A rank of this host may be lost while the agent waits for the other hosts.
-            if let Ok(Event::Lost(error)) = station.events.try_recv() {
+            if let Ok(Event::Lost(error)) = server.events.try_recv() {
                 lost = Some(error);
             }
         }
         let (ranks, size) = here.unwrap_or_default();
         // If the engine does not provide the size of the job, the job has no other hosts.
         let size = if size == 0 { ranks as u64 } else { size };
-        let come = station.come.load(Ordering::Relaxed);
+        let connected = server.connected.load(Ordering::Relaxed);
         let mut words = [
             ranks as u64,
             size,
             u64::from(here.is_some()),
             u64::from(lost.is_some()),
-            come,
+            connected,
             uncovered.without,
             uncovered.attaching,
         ];
         group.all_reduce(&mut words, Reduce::Sum)?;
-        let [present, sizes, knowing, lost_anywhere, come, without, attaching] = words;
+        let [present, sizes, knowing, lost_anywhere, connected, without, attaching] = words;
         if let Some(error) = lost {
             return Err(Stop::Here(error));
         }
@@ -374,14 +374,14 @@ fn gather(
         if complete || (group.size() == 1 && here.is_some()) {
             return Ok(Present { here: ranks, all: present, without, attaching, notice: uncovered.notice });
         }
-        if come != arrivals.0 {
-            arrivals = (come, Instant::now());
+        if connected != arrivals.0 {
+            arrivals = (connected, Instant::now());
         }
-        // A station knows which ranks of its own host are late, so it gets a moment to report them
+        // A server knows which ranks of its own host are late, so it gets a moment to report them
         // first.
         if let Some(limit) = timeout.filter(|limit| knowing > 0 && arrivals.1.elapsed() > *limit + MARGIN) {
             let why = format!(
-                "{come} of {} ranks have connected to the agents of their hosts, and no other rank within {} s: check why the \
+                "{connected} of {} ranks have connected to the agents of their hosts, and no other rank within {} s: check why the \
                  engine has not started the others, or raise --start-timeout",
                 sizes / knowing,
                 limit.as_secs()
@@ -389,28 +389,28 @@ fn gather(
             late = Some(JobError::new(ErrorClass::Lost, why));
         }
         if here.is_some() {
-            std::thread::sleep(PACE / 10);
+            std::thread::sleep(EXCHANGE_INTERVAL / 10);
         }
     }
 }
 
-/// The ranks of all hosts: those of this host through the station, the others through their agents.
-struct Everybody<'a> {
+/// The ranks of all hosts: those of this host through the server, the others through their agents.
+struct JobElectorate<'a> {
     group: &'a dyn Collective,
-    station: &'a StationHandle,
+    server: &'a ServerHandle,
     ranks: usize,
     refusal: Option<(usize, String)>,
     stop: Option<Stop>,
 }
 
-impl Everybody<'_> {
+impl JobElectorate<'_> {
     /// Asks the ranks of this host.
     fn ask(&mut self, question: Question) -> std::result::Result<Answer, JobError> {
         if self.ranks == 0 {
             return Ok(Answer { mask: u64::MAX, hole: 0, refusal: None });
         }
-        self.station.order(Order::Ask(question));
-        match event(self.station)? {
+        self.server.order(Order::Ask(question));
+        match event(self.server)? {
             Event::Answered(answer) => Ok(answer),
             _ => Err(JobError::new(ErrorClass::Attach, "the ranks sent an unexpected answer")),
         }
@@ -423,7 +423,7 @@ impl Everybody<'_> {
     }
 }
 
-impl Electorate for Everybody<'_> {
+impl Electorate for JobElectorate<'_> {
     fn vote(&mut self, candidates: &Ballot, length: usize) -> Result<u64> {
         let answer = self.ask(Question::Ballot(*candidates, length));
         let mask = answer.as_ref().map_or(0, |a| a.mask);

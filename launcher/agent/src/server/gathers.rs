@@ -5,9 +5,9 @@ use hostbuf_os::encode;
 use hostbuf_protocol::message::{Hello, Message};
 
 use super::gather_parts::GatherKey;
-use super::state::Station;
+use super::state::Server;
 
-impl Station {
+impl Server {
     /// Takes a member's part of an operation; the last of the `size` parts completes it.
     pub(super) fn gather(
         &mut self,
@@ -18,7 +18,7 @@ impl Station {
         part: Vec<u8>,
     ) {
         if size == 0 || size > hello.local_size {
-            return self.hung_up(id);
+            return self.connection_ended(id);
         }
         // A member that has begun another operation has given up the one before.
         self.withdraw_part(id);

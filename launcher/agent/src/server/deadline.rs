@@ -9,12 +9,12 @@ pub(super) struct Deadline {
     pub(super) limit: Option<Duration>,
     pub(super) since: Instant,
     /// The number of ranks that have connected.
-    pub(super) come: Arc<AtomicU64>,
+    pub(super) connected: Arc<AtomicU64>,
 }
 
 impl Deadline {
     pub(super) fn new(limit: Option<Duration>) -> Deadline {
-        Deadline { limit, since: Instant::now(), come: Arc::default() }
+        Deadline { limit, since: Instant::now(), connected: Arc::default() }
     }
 
     /// Restarts the time limit.
@@ -23,8 +23,8 @@ impl Deadline {
     }
 
     /// Counts a rank, and restarts the time limit.
-    pub(super) fn rank_has_come(&mut self) {
-        self.come.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn rank_connected(&mut self) {
+        self.connected.fetch_add(1, Ordering::Relaxed);
         self.progress();
     }
 }

@@ -7,9 +7,9 @@ use hostbuf_protocol::message::{Hello, Message};
 
 use super::member_ranks::MemberPlace;
 use super::serve::MAX_FRAMES;
-use super::state::Station;
+use super::state::Server;
 
-impl Station {
+impl Server {
     /// Adds a member, and tells it which ranks have left its generation already.
     pub(super) fn join(&mut self, id: u64, hello: Hello) {
         let place = (hello.local_size, hello.local_rank);

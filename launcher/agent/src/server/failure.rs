@@ -3,34 +3,34 @@
 use hostbuf_os::encode;
 use hostbuf_protocol::message::{Message, Role};
 
-use super::state::{Speaker, Station};
+use super::state::{PrintingRank, Server};
 
-impl Station {
+impl Server {
     /// Tells the peers that the job has failed. Without a launcher, one rank of the host prints the
     /// reason. The other ranks are told only after that rank has ended, since an engine that sees
     /// one rank fail ends the others at once.
     pub(super) fn refuse(&mut self) {
-        if self.print_failures && self.speaker == Speaker::None {
+        if self.print_failures && self.printing_rank == PrintingRank::None {
             // Also a rank that has connected after the failure, if it is the first.
             let able = self
                 .peers
                 .iter()
                 .filter(|(_, peer)| peer.hello.role == Role::Rank && peer.channel.is_some() && !peer.refused);
             if let Some(id) = able.min_by_key(|(_, peer)| peer.hello.local_rank).map(|(&id, _)| id) {
-                self.speaker = Speaker::Rank(id);
-                return self.say_failed(id, true);
+                self.printing_rank = PrintingRank::Rank(id);
+                return self.send_failure(id, true);
             }
         }
-        if matches!(self.speaker, Speaker::Rank(_)) {
+        if matches!(self.printing_rank, PrintingRank::Rank(_)) {
             return;
         }
         let rest: Vec<u64> = self.peers.iter().filter(|(_, p)| !p.refused).map(|(&id, _)| id).collect();
         for id in rest {
-            self.say_failed(id, false);
+            self.send_failure(id, false);
         }
     }
 
-    fn say_failed(&mut self, id: u64, prints: bool) {
+    fn send_failure(&mut self, id: u64, prints: bool) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.refused = true;
             // The failure must not wait behind memory that cannot be sent now.
@@ -42,9 +42,9 @@ impl Station {
     }
 
     /// Tells the remaining peers after the rank that prints has ended.
-    pub(super) fn heard_out(&mut self, id: u64) {
-        if self.speaker == Speaker::Rank(id) {
-            self.speaker = Speaker::Done;
+    pub(super) fn printer_ended(&mut self, id: u64) {
+        if self.printing_rank == PrintingRank::Rank(id) {
+            self.printing_rank = PrintingRank::Done;
             self.refuse();
         }
     }
