@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{AttachError, Error, Result};
 use crate::job::{Collective, all_or_none};
-use hostbuf_os::session::{Acceptor, Newcomer, Session};
+use hostbuf_os::session::{AcceptedClient, Acceptor, Session};
 use hostbuf_os::socket;
 use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::frame::FrameError;
@@ -158,7 +158,7 @@ fn accept(listener: OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
             Err(e) => return Err(Error::os("waiting for the ranks of this host")(e)),
         }
         drop(fds);
-        for Newcomer { connection, hello, .. } in acceptor.advance() {
+        for AcceptedClient { connection, hello, .. } in acceptor.advance() {
             if let Ok(Message::Hello { hello: Hello { role: Role::Member, local_rank, .. }, .. }) =
                 hello.message()
                 && (1..=others as u64).contains(&local_rank)

@@ -15,15 +15,15 @@ use crate::{process, socket};
 
 /// The largest number of connections without a hello; beyond it the acceptor refuses one that is
 /// not a client's. Each holds two descriptors.
-const MAX_STRANGERS: usize = 64;
+const MAX_PENDING: usize = 64;
 /// The time after which a silent connection is not a client's: a client says hello as soon as it is
 /// connected.
-const SILENCE: Duration = Duration::from_secs(1);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 /// The interval at which the acceptor tries again without room for another connection: other
 /// processes may use up the descriptors of the host, and close them soon.
-const PACE: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// The time for which a connection waits for descriptors that other clients hold.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DESCRIPTOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest number of connections that are accepted at once, so that the server's clients do not
 /// wait for them.
 const BATCH: usize = 64;
@@ -34,17 +34,17 @@ const BATCH: usize = 64;
 pub struct Acceptor {
     listener: OwnedFd,
     /// The connections whose hello is on its way, in the order of their arrival.
-    strangers: Vec<Stranger>,
+    pending: Vec<PendingConnection>,
     /// A connection whose process cannot be watched for a lack of descriptors or memory. Until it
     /// has its second descriptor, no further one is accepted: connections without one would take
     /// the descriptors that others free.
-    pending: Option<Stranger>,
+    deferred: Option<PendingConnection>,
     shortage: Option<DescriptorShortage>,
 }
 
 /// A connection without a hello.
 #[derive(Debug)]
-struct Stranger {
+struct PendingConnection {
     connection: FrameSocket,
     /// The descriptor of the client's process, which may outlive its connection.
     process: Option<OwnedFd>,
@@ -54,7 +54,7 @@ struct Stranger {
 /// A client that has said hello.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Newcomer {
+pub struct AcceptedClient {
     /// The connection, which has the credentials of the client.
     pub connection: FrameSocket,
     /// The packet with the hello.
@@ -78,7 +78,7 @@ impl Acceptor {
     /// Makes an acceptor of the clients of `listener`, which must not block.
     #[must_use]
     pub fn new(listener: OwnedFd) -> Acceptor {
-        Acceptor { listener, strangers: Vec::new(), pending: None, shortage: None }
+        Acceptor { listener, pending: Vec::new(), deferred: None, shortage: None }
     }
 
     /// Returns the descriptors for whose input the server waits before it calls
@@ -86,13 +86,13 @@ impl Acceptor {
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         // Without room for a connection, the listener would be readable all the time.
         let listener = self.shortage.is_none().then(|| self.listener.as_fd());
-        listener.into_iter().chain(self.strangers.iter().map(|stranger| stranger.connection.as_fd()))
+        listener.into_iter().chain(self.pending.iter().map(|pending| pending.connection.as_fd()))
     }
 
     /// Returns the time after which the server calls [`advance`](Acceptor::advance) without input.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.shortage.as_ref().map(|_| PACE)
+        self.shortage.as_ref().map(|_| RETRY_INTERVAL)
     }
 
     /// Returns the lack for which clients wait.
@@ -105,30 +105,30 @@ impl Acceptor {
     /// if there is no such connection. A server that is about to end waits so long.
     #[must_use]
     pub fn expects_within(&self) -> Option<Duration> {
-        let left = |stranger: &Stranger| SILENCE.checked_sub(stranger.since.elapsed());
-        let pending = self.pending.as_ref().map(|_| PACE);
-        self.strangers.iter().filter_map(left).chain(pending).max()
+        let left = |pending: &PendingConnection| HELLO_TIMEOUT.checked_sub(pending.since.elapsed());
+        let deferred = self.deferred.as_ref().map(|_| RETRY_INTERVAL);
+        self.pending.iter().filter_map(left).chain(deferred).max()
     }
 
     /// Accepts what has arrived, and returns the clients that have said hello.
-    pub fn advance(&mut self) -> Vec<Newcomer> {
-        let mut newcomers = Vec::new();
-        if let Some(pending) = self.pending.take() {
-            self.watch(pending);
+    pub fn advance(&mut self) -> Vec<AcceptedClient> {
+        let mut clients = Vec::new();
+        if let Some(deferred) = self.deferred.take() {
+            self.watch(deferred);
         }
         self.accept();
-        self.hear(&mut newcomers);
-        // After the hellos that have arrived: a client is no stranger then.
-        if self.shortage.is_some() && self.refuse_stranger() && self.pending.is_none() {
+        self.receive_hellos(&mut clients);
+        // After the hellos that have arrived: a client that has sent its hello is not refused.
+        if self.shortage.is_some() && self.refuse_pending() && self.deferred.is_none() {
             // With one connection less there is room again in the next turn.
             self.shortage = None;
         }
-        newcomers
+        clients
     }
 
     fn accept(&mut self) {
         for _ in 0..BATCH {
-            if self.pending.is_some() {
+            if self.deferred.is_some() {
                 return;
             }
             let fd = match socket::accept(self.listener.as_fd()) {
@@ -139,36 +139,36 @@ impl Acceptor {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accepting a connection");
-                    return self.is_short(error);
+                    return self.record_shortage(error);
                 }
             };
             match FrameSocket::from_fd(fd) {
                 Ok(connection) => {
-                    self.watch(Stranger { connection, process: None, since: Instant::now() });
+                    self.watch(PendingConnection { connection, process: None, since: Instant::now() });
                 }
                 // Another user gets nothing, not even a reason.
                 Err(error) => tracing::debug!(%error, "rejecting a connection"),
             }
-            if self.strangers.len() > MAX_STRANGERS {
-                self.refuse_stranger();
+            if self.pending.len() > MAX_PENDING {
+                self.refuse_pending();
             }
         }
     }
 
-    fn is_short(&mut self, error: io::Error) {
+    fn record_shortage(&mut self, error: io::Error) {
         let since = self.shortage.as_ref().map_or_else(Instant::now, |shortage| shortage.since);
         self.shortage = Some(DescriptorShortage { since, error });
     }
 
     /// Receives the hellos that have arrived.
-    fn hear(&mut self, newcomers: &mut Vec<Newcomer>) {
-        if self.strangers.is_empty() {
+    fn receive_hellos(&mut self, clients: &mut Vec<AcceptedClient>) {
+        if self.pending.is_empty() {
             return;
         }
         let mut fds: Vec<_> = self
-            .strangers
+            .pending
             .iter()
-            .map(|stranger| PollFd::new(stranger.connection.as_fd(), PollFlags::POLLIN))
+            .map(|pending| PollFd::new(pending.connection.as_fd(), PollFlags::POLLIN))
             .collect();
         // An error of poll shows again in the next turn.
         if !poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
@@ -176,13 +176,13 @@ impl Acceptor {
         }
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
         let mut ready = ready.into_iter();
-        let speaking = self.strangers.extract_if(.., |_| ready.next().unwrap_or(false)).collect::<Vec<_>>();
-        for stranger in speaking {
-            let pid = stranger.connection.peer().pid;
-            let hello = match stranger.connection.receive() {
+        let readable = self.pending.extract_if(.., |_| ready.next().unwrap_or(false)).collect::<Vec<_>>();
+        for pending in readable {
+            let pid = pending.connection.peer().pid;
+            let hello = match pending.connection.receive() {
                 Ok(Received::Packet(packet)) => packet,
                 Ok(Received::Nothing) => {
-                    self.strangers.push(stranger);
+                    self.pending.push(pending);
                     continue;
                 }
                 Ok(Received::End) => continue,
@@ -193,10 +193,10 @@ impl Acceptor {
             };
             match hello.message() {
                 Ok(Message::Hello { .. }) => {
-                    let Stranger { connection, process, .. } = stranger;
-                    newcomers.push(Newcomer { connection, hello, process });
+                    let PendingConnection { connection, process, .. } = pending;
+                    clients.push(AcceptedClient { connection, hello, process });
                 }
-                Err(FrameError::OtherVersion(theirs)) => refuse_version(&stranger.connection, theirs),
+                Err(FrameError::OtherVersion(theirs)) => refuse_version(&pending.connection, theirs),
                 Ok(_) | Err(FrameError::Malformed) => {
                     tracing::warn!(pid, "a process sent something other than a hello");
                 }
@@ -206,48 +206,48 @@ impl Acceptor {
 
     /// Adds a connection whose process can be watched. Without descriptors or memory for that, the
     /// connection waits for them, and is refused if others hold them for too long.
-    fn watch(&mut self, mut stranger: Stranger) {
-        match process::pidfd(stranger.connection.peer().pid) {
-            Ok(process) => stranger.process = Some(process),
+    fn watch(&mut self, mut pending: PendingConnection) {
+        match process::pidfd(pending.connection.peer().pid) {
+            Ok(process) => pending.process = Some(process),
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) =>
             {
-                if stranger.since.elapsed() > PATIENCE {
+                if pending.since.elapsed() > DESCRIPTOR_TIMEOUT {
                     let text = format!(
                         "this host's server of hostbuf has no descriptor for another process (raise ulimit -n there): {error}"
                     );
-                    self.is_short(error);
-                    return refuse(&stranger.connection, ErrorClass::Os, &text);
+                    self.record_shortage(error);
+                    return refuse(&pending.connection, ErrorClass::Os, &text);
                 }
-                self.is_short(error);
-                self.pending = Some(stranger);
+                self.record_shortage(error);
+                self.deferred = Some(pending);
                 return;
             }
             // The process has ended, or is in another PID namespace.
             Err(_) => {}
         }
         self.shortage = None;
-        self.strangers.push(Stranger { since: Instant::now(), ..stranger });
+        self.pending.push(PendingConnection { since: Instant::now(), ..pending });
     }
 
     /// Refuses the oldest connection of the process that has the most of them, or else one that has
     /// been silent for too long, and returns whether there was one. A client is safe: it has a
     /// single, recent connection.
-    fn refuse_stranger(&mut self) -> bool {
+    fn refuse_pending(&mut self) -> bool {
         let mut count: BTreeMap<i32, usize> = BTreeMap::new();
         // The processes of another PID namespace all have the number 0.
-        let pids = self.strangers.iter().map(|stranger| stranger.connection.peer().pid);
+        let pids = self.pending.iter().map(|pending| pending.connection.peer().pid);
         pids.filter(|&pid| pid != 0).for_each(|pid| *count.entry(pid).or_default() += 1);
         let flooder = count.iter().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 1).map(|(pid, _)| *pid);
         let oldest = match flooder {
-            Some(pid) => self.strangers.iter().position(|stranger| stranger.connection.peer().pid == pid),
-            None => self.strangers.iter().position(|stranger| stranger.since.elapsed() > SILENCE),
+            Some(pid) => self.pending.iter().position(|pending| pending.connection.peer().pid == pid),
+            None => self.pending.iter().position(|pending| pending.since.elapsed() > HELLO_TIMEOUT),
         };
         let Some(index) = oldest else { return false };
-        let stranger = self.strangers.remove(index);
+        let pending = self.pending.remove(index);
         let text =
             "the connection was silent, and the server has too many silent ones: send the hello at once";
-        refuse(&stranger.connection, ErrorClass::Os, text);
+        refuse(&pending.connection, ErrorClass::Os, text);
         true
     }
 }

@@ -10,6 +10,6 @@ mod session_error;
 #[cfg(test)]
 mod tests;
 
-pub use acceptor::{Acceptor, DescriptorShortage, Newcomer};
+pub use acceptor::{AcceptedClient, Acceptor, DescriptorShortage};
 pub use client::Session;
 pub use session_error::SessionError;

@@ -8,7 +8,7 @@ use hostbuf_protocol::frame::VERSION;
 use hostbuf_protocol::message::{Hello, Message, Role};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::{Acceptor, Newcomer, Session, SessionError};
+use super::{AcceptedClient, Acceptor, Session, SessionError};
 use crate::{encode, socket};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -29,33 +29,33 @@ fn server(test: &str) -> (String, Acceptor) {
 }
 
 /// Advances until there are `count` clients.
-fn clients(acceptor: &mut Acceptor, count: usize) -> Vec<Newcomer> {
+fn clients(acceptor: &mut Acceptor, count: usize) -> Vec<AcceptedClient> {
     let begun = Instant::now();
-    let mut newcomers = Vec::new();
-    while newcomers.len() < count {
-        newcomers.extend(acceptor.advance());
-        assert!(begun.elapsed() < LIMIT, "{} clients", newcomers.len());
+    let mut accepted = Vec::new();
+    while accepted.len() < count {
+        accepted.extend(acceptor.advance());
+        assert!(begun.elapsed() < LIMIT, "{} clients", accepted.len());
         std::thread::yield_now();
     }
-    newcomers
+    accepted
 }
 
 #[test]
 fn a_client_is_handed_over_with_its_hello_and_its_process() {
     let (name, mut acceptor) = server("hands-over");
     let session = Session::open(&name, &hello()).unwrap();
-    let newcomer = clients(&mut acceptor, 1).remove(0);
-    assert_eq!(newcomer.hello.message(), Ok(hello()));
-    assert_eq!(newcomer.connection.peer().pid, std::process::id() as i32);
-    assert!(newcomer.process.is_some() && acceptor.expects_within().is_none());
-    newcomer.connection.send(&Message::Go { notice: b"run" }, &[]).unwrap();
+    let client = clients(&mut acceptor, 1).remove(0);
+    assert_eq!(client.hello.message(), Ok(hello()));
+    assert_eq!(client.connection.peer().pid, std::process::id() as i32);
+    assert!(client.process.is_some() && acceptor.expects_within().is_none());
+    client.connection.send(&Message::Go { notice: b"run" }, &[]).unwrap();
     let answer = session.first_answer(LIMIT).unwrap();
     assert_eq!(answer.message(), Ok(Message::Go { notice: b"run" }));
 }
 
 #[test]
 fn connections_without_a_hello_cost_only_themselves() {
-    let (name, mut acceptor) = server("strangers");
+    let (name, mut acceptor) = server("pending");
     let silent = socket::connect(&name).unwrap();
     let garbage = socket::connect(&name).unwrap();
     socket::send(garbage.as_fd(), b"garbage", &[]).unwrap();
@@ -126,14 +126,14 @@ fn each_way_to_get_no_answer_has_an_error() {
     let short = Duration::from_millis(20);
     let session = open();
     assert!(matches!(session.first_answer(short), Err(SessionError::Timeout(limit)) if limit == short));
-    let newcomer = clients(&mut acceptor, 1).remove(0);
-    newcomer.connection.send_packet(b"garbage", &[]).unwrap();
+    let client = clients(&mut acceptor, 1).remove(0);
+    client.connection.send_packet(b"garbage", &[]).unwrap();
     assert!(matches!(session.first_answer(LIMIT), Err(SessionError::Malformed)));
     let mut packet = encode(&refusal());
     packet[4..6].copy_from_slice(&(VERSION + 1).to_ne_bytes());
-    newcomer.connection.send_packet(&packet, &[]).unwrap();
+    client.connection.send_packet(&packet, &[]).unwrap();
     assert!(matches!(session.first_answer(LIMIT), Err(SessionError::OtherVersion(v)) if v == VERSION + 1));
-    drop(newcomer);
+    drop(client);
     assert!(matches!(session.first_answer(LIMIT), Err(SessionError::Gone)));
     drop(acceptor);
     assert!(matches!(Session::open(&name, &hello()), Err(SessionError::NoServer)));
@@ -157,16 +157,16 @@ fn a_client_waits_while_descriptors_are_missing() {
     let session = Session::open(&name, &hello()).unwrap();
     // First for the connection, then for the process.
     for more in [0, 1] {
-        let (newcomers, since) = with_descriptors(more, || {
-            let newcomers = acceptor.advance();
-            (newcomers, acceptor.shortage().map(|shortage| shortage.since))
+        let (accepted, since) = with_descriptors(more, || {
+            let accepted = acceptor.advance();
+            (accepted, acceptor.shortage().map(|shortage| shortage.since))
         });
-        assert!(newcomers.is_empty(), "{more}");
+        assert!(accepted.is_empty(), "{more}");
         assert!(since.is_some() && acceptor.retry_after().is_some(), "{more}");
     }
     assert!(acceptor.expects_within().is_some());
-    let newcomer = clients(&mut acceptor, 1).remove(0);
-    assert!(newcomer.process.is_some());
+    let client = clients(&mut acceptor, 1).remove(0);
+    assert!(client.process.is_some());
     acceptor.advance();
     assert!(acceptor.shortage().is_none());
     drop(session);

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use hostbuf::segment::Layout;
 use hostbuf::{ErrorClass, JobError};
-use hostbuf_os::session::{Acceptor, Newcomer};
+use hostbuf_os::session::{AcceptedClient, Acceptor};
 use hostbuf_os::{FrameSocket, process};
 use hostbuf_protocol::message::{Coverage, Hello, Territory};
 use nix::sys::eventfd::EventFd;
@@ -51,7 +51,7 @@ pub(super) struct ClientProcess {
 
 impl ClientProcess {
     /// Makes a client that has said `hello`, with the command line of a rank.
-    pub(super) fn new(client: Newcomer, hello: Hello, command: String) -> ClientProcess {
+    pub(super) fn new(client: AcceptedClient, hello: Hello, command: String) -> ClientProcess {
         ClientProcess {
             pid: client.connection.peer().pid,
             channel: Some(client.connection),
