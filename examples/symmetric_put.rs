@@ -181,7 +181,7 @@ impl Transport {
             Transport::Puts(fabric) => {
                 /// The signal that reports the arrival of a host's part, and the time limit for it.
                 const FILLED: hostbuf_rdma::Signal = hostbuf_rdma::Signal(0);
-                const PATIENCE: Duration = Duration::from_secs(60);
+                const TIMEOUT: Duration = Duration::from_secs(60);
                 let others =
                     (0..hosts.count).map(hostbuf_rdma::HostIndex).filter(|&host| host != hosts.index);
                 let puts = others.map(|host| fabric.put_signal(table.part(hosts.index.0), host, FILLED));
@@ -189,8 +189,8 @@ impl Transport {
                     put.wait()?;
                 }
                 let times = (round + 1) * (hosts.count as u64 - 1);
-                if !fabric.wait_signal(FILLED, times, PATIENCE)? {
-                    return Err(failed(format!("the other hosts' parts have not come for {PATIENCE:?}")));
+                if !fabric.wait_signal(FILLED, times, TIMEOUT)? {
+                    return Err(failed(format!("the other hosts' parts have not come for {TIMEOUT:?}")));
                 }
                 Ok(())
             }

@@ -23,7 +23,7 @@ use hostbuf_register::own_ranges::Freezing;
 /// and so does a process that reads another's memory. (The kernel itself waits for 0.15 s.)
 const MOMENT: Duration = Duration::from_secs(1);
 /// The interval between two attempts to seal.
-const PACE: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A buffer that the ranks can no longer write to: their mappings are read-only, and a stray write
 /// faults.
@@ -177,7 +177,7 @@ impl HostBuffer {
                 Err(Error::Os { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
                     let holders = writers(self);
                     if holders.is_empty() && begun.elapsed() < MOMENT {
-                        std::thread::sleep(PACE);
+                        std::thread::sleep(RETRY_INTERVAL);
                         continue;
                     }
                     let host = process::host_name();

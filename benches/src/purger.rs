@@ -15,7 +15,7 @@ use crate::sample::{median, note, sample};
 use crate::scaling::{Mappings, hit, rate};
 
 /// The interval between two purges: 100 000 per second.
-const PACE: Duration = Duration::from_micros(10);
+const INTERVAL: Duration = Duration::from_micros(10);
 /// The number of mappings from which pairs are drawn.
 const MAPPINGS: usize = 64;
 
@@ -31,7 +31,7 @@ fn purging<T>(address: usize, work: impl FnOnce() -> T) -> (T, f64) {
                 // SAFETY: no thread reads this page.
                 unsafe { libc::madvise(address as *mut _, PAGE, libc::MADV_DONTNEED) };
                 purges.fetch_add(1, Ordering::Relaxed);
-                next = (next + PACE).max(Instant::now());
+                next = (next + INTERVAL).max(Instant::now());
                 while Instant::now() < next {
                     std::hint::spin_loop();
                 }

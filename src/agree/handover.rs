@@ -21,10 +21,10 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 use hostbuf_protocol::range::AgreedRange;
 
 /// The time within which a rank must connect, or its leader must send the descriptors.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The interval at which a waiting rank drives its MPI progress, in milliseconds.
-const PACE: u8 = 10;
+const PROGRESS_INTERVAL: u8 = 10;
 
 /// One rank's end of the connections.
 #[non_exhaustive]
@@ -76,7 +76,7 @@ impl Handover {
             Handover::Rank(leader) => {
                 // Other ranks may still wait for a message that this rank's MPI has not sent: MPI
                 // makes progress only when it is called.
-                while !is_readable(leader, PACE.into())? {
+                while !is_readable(leader, PROGRESS_INTERVAL.into())? {
                     group.progress();
                 }
                 expect(leader, |message| matches!(message, Message::Populated)).map(|_| None)
@@ -102,7 +102,7 @@ impl Handover {
                 Ok(descriptors)
             }
             (Handover::Rank(leader), None) => {
-                let limited = socket::set_receive_timeout(leader.as_fd(), Some(PATIENCE));
+                let limited = socket::set_receive_timeout(leader.as_fd(), Some(HANDOVER_TIMEOUT));
                 limited.map_err(Error::os("setting a timeout"))?;
                 expect(&leader, |message| matches!(message, Message::Agreed { .. }))
             }
@@ -114,7 +114,7 @@ impl Handover {
 /// Sends a message with descriptors. The kernel limits how many descriptors of a user may be on
 /// their way, to his limit of open files; it makes room when the other ranks receive theirs.
 fn send(rank: &FrameSocket, message: &Message<'_>, descriptors: &[RawFd]) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANDOVER_TIMEOUT;
     loop {
         match rank.send(message, descriptors) {
             Err(e) if e.raw_os_error() == Some(libc::ETOOMANYREFS) && Instant::now() < deadline => {
@@ -142,7 +142,7 @@ fn hello(local: &dyn Collective) -> Message<'static> {
 /// Accepts the local ranks 1 to `others`, and rejects other processes. A rank's first connection
 /// stays.
 fn accept(listener: OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANDOVER_TIMEOUT;
     let mut acceptor = Acceptor::new(listener);
     let mut ranks = BTreeMap::new();
     while ranks.len() < others {
@@ -215,7 +215,7 @@ mod tests {
         let session = Session::open(&name, &Message::Hello { hello, command: b"" }).unwrap();
         let ranks = accept(listener, 1).unwrap();
         ranks[0].send(&Message::Populated, &[]).unwrap();
-        let answer = session.first_answer(PATIENCE).unwrap();
+        let answer = session.first_answer(HANDOVER_TIMEOUT).unwrap();
         assert_eq!(answer.message(), Ok(Message::Populated));
         drop(silent);
     }
@@ -239,7 +239,7 @@ mod tests {
         for (session, is_accepted) in
             [(first, true), (last, true), (leader, false), (second, false), (beyond, false)]
         {
-            let answer = session.first_answer(PATIENCE);
+            let answer = session.first_answer(HANDOVER_TIMEOUT);
             assert_eq!(answer.is_ok_and(|answer| answer.message() == Ok(Message::Populated)), is_accepted);
         }
     }

@@ -292,7 +292,7 @@ fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
     let stamp = crate::kept_one(&cache, sent, PAGE);
     assert!(mapping_at(area.at()).1 && mapping_at(purged).1);
     let stop = AtomicBool::new(false);
-    let patience = Duration::from_secs(20);
+    let timeout = Duration::from_secs(20);
     std::thread::scope(|scope| {
         let purger = scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -303,13 +303,13 @@ fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
         let begun = Instant::now();
         while mapping_at(purged).1 {
             drop(cache.get(sent, PAGE, READ).unwrap());
-            assert!(begun.elapsed() < patience, "{:?}", cache.stats());
+            assert!(begun.elapsed() < timeout, "{:?}", cache.stats());
         }
         assert!(mapping_at(area.at()).1 && mapping_at(area.at() + 2 * PAGE).1);
         // This range has never changed, and no change is reported.
         let begun = Instant::now();
         while cache.try_get(sent, PAGE, READ).is_none() {
-            assert!(begun.elapsed() < patience, "{:?}", cache.stats());
+            assert!(begun.elapsed() < timeout, "{:?}", cache.stats());
         }
         assert_eq!(crate::kept_one(&cache, sent, PAGE), stamp);
         // A request for the purged page gets a registration made for it.
@@ -326,7 +326,7 @@ fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
     // The kernel joins the mapping again, so that the program can move it.
     let begun = Instant::now();
     while mapping_at(purged) != (area.at()..area.at() + 3 * PAGE, true) {
-        assert!(begun.elapsed() < patience, "{:?}", mapping_at(purged));
+        assert!(begun.elapsed() < timeout, "{:?}", mapping_at(purged));
         std::thread::yield_now();
     }
 }
@@ -343,7 +343,7 @@ fn a_mapping_is_joined_again_after_its_purging_ends() {
     let (sent, purged) = (area.pointer(), area.at() + PAGE);
     crate::kept_one(&cache, sent, PAGE);
     let stop = AtomicBool::new(false);
-    let patience = Duration::from_secs(20);
+    let timeout = Duration::from_secs(20);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -353,7 +353,7 @@ fn a_mapping_is_joined_again_after_its_purging_ends() {
         });
         let begun = Instant::now();
         let mut watched = true;
-        while watched && begun.elapsed() < patience {
+        while watched && begun.elapsed() < timeout {
             drop(cache.get(sent, PAGE, READ).unwrap());
             watched = mapping_at(purged).1;
         }
@@ -362,7 +362,7 @@ fn a_mapping_is_joined_again_after_its_purging_ends() {
     });
     let begun = Instant::now();
     while mapping_at(purged) != (area.at()..area.at() + 3 * PAGE, true) {
-        assert!(begun.elapsed() < patience, "{:?}", mapping_at(purged));
+        assert!(begun.elapsed() < timeout, "{:?}", mapping_at(purged));
         std::thread::yield_now();
     }
 }

@@ -17,7 +17,7 @@ use crate::{FakeCache, MANY, READ, Stamped, at, explicit, kept_one, strict, stri
 
 const BUSY: Duration = Duration::from_millis(1200);
 /// The time after which a test that has not done enough gives up.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 /// The time for which a change may be under way before the monitor counts its descriptor as
 /// unsound.
 const STUCK: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ fn blocks(large: bool) {
             let is_enough = || rounds.load(Ordering::Relaxed) > 200 && cache.stats().changed > 20;
             scope.spawn(move || {
                 let (mut n, mut longest) = (thread, Duration::ZERO);
-                while begun.elapsed() < BUSY || (!is_enough() && begun.elapsed() < PATIENCE) {
+                while begun.elapsed() < BUSY || (!is_enough() && begun.elapsed() < TIMEOUT) {
                     n = (n * 31 + 17) % 101;
                     let allocated = Instant::now();
                     one_block(cache, fake, large, (100 << 10) + n * 5000);

@@ -35,7 +35,7 @@ use message::say;
 static START: extern "C" fn() = start;
 
 /// The time in which the agent has to reply to the error of this rank with the end of the job.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 extern "C" fn start() {
     if std::panic::catch_unwind(begin).is_err() {
@@ -74,7 +74,7 @@ fn begin() {
         (Err(error), None) => fail(&error.into()),
         (Err(error), Some((channel, _))) => {
             let error = JobError::from(error);
-            let _ = socket::set_receive_timeout(std::os::fd::AsFd::as_fd(&channel), Some(PATIENCE));
+            let _ = socket::set_receive_timeout(std::os::fd::AsFd::as_fd(&channel), Some(REPLY_TIMEOUT));
             if channel.send(&Message::Failed { error: error.record() }, &[]).is_ok() {
                 hear(&channel);
             }

@@ -30,7 +30,7 @@ _ATOMS = _NUMBERS.union(_TEXT)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 # The largest number of objects examined for names; others are reported without a name. A warning
 # must not take longer than the work itself.
-_PATIENCE = 100_000
+_EXAMINED = 100_000
 
 
 class _Place(NamedTuple):
@@ -125,7 +125,7 @@ class Trace:
         """Yields each object that the pickler has seen once, in breadth-first order."""
         queue = deque([_Place(self._root, None, None, False)])
         seen: set[int] = set()
-        while queue and len(seen) < _PATIENCE:
+        while queue and len(seen) < _EXAMINED:
             place = queue.popleft()
             if id(place.value) in seen:
                 continue

@@ -101,8 +101,8 @@ impl Pending {
             let Some(queue_pair) = self.queue_pair.clone() else {
                 return Err(self.error(Failure::Flushed));
             };
-            let patience = endpoint.options.connect_timeout;
-            let reserved = endpoint.in_flight.reserve(self.peer, requests.len(), &queue_pair, patience)?;
+            let timeout = endpoint.options.connect_timeout;
+            let reserved = endpoint.in_flight.reserve(self.peer, requests.len(), &queue_pair, timeout)?;
             let Some(batch) = reserved else { return Err(self.error(Failure::Timeout)) };
             let last = batch.slots().last().copied();
             let work_requests = batch.slots().iter().zip(requests).map(|(&slot, &(operation, local))| {

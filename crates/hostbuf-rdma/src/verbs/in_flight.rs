@@ -135,7 +135,7 @@ impl InFlight {
 
     /// Reserves slots for a batch of `count` requests to `peer`, which the caller posts to
     /// `queue_pair`. Waits for free slots as long as a request to `peer` completes at least once in
-    /// every `patience`. Returns `None` if none does.
+    /// every `timeout`. Returns `None` if none does.
     ///
     /// # Errors
     /// [`Error::Os`](hostbuf::Error::Os).
@@ -144,13 +144,13 @@ impl InFlight {
         peer: PeerId,
         count: usize,
         queue_pair: &Arc<QueuePair>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Option<Batch>> {
         debug_assert!((1..=self.max_batch()).contains(&count));
         let mut completed = self.count(peer).completed;
         loop {
             let mut batch = None;
-            self.wait(deadline(patience), || {
+            self.wait(deadline(timeout), || {
                 // `wait` may call this again after it succeeded.
                 batch = batch
                     .take()

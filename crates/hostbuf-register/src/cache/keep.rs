@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::miss::get;
 use super::shared::CacheShared;
 use super::slot::SlotState;
-use super::wait::{BUSY_PATIENCE, WaitMode};
+use super::wait::{BUSY_TIMEOUT, WaitMode};
 use crate::error::{Error, Result};
 use crate::monitor::Unwatched;
 use crate::own_ranges;
@@ -32,10 +32,10 @@ pub(super) fn keep<R: Registrar>(shared: &CacheShared<R>, span: Span, access: Ac
         drop(state);
         // The memory has changed since, or may be quiet soon.
         let can_be_kept = here.is_watched() || shared.monitor.is_none() || is_own;
-        if can_be_kept && begun.elapsed() < BUSY_PATIENCE {
+        if can_be_kept && begun.elapsed() < BUSY_TIMEOUT {
             continue;
         }
-        if begun.elapsed() < BUSY_PATIENCE && may_be_watched(shared, span) {
+        if begun.elapsed() < BUSY_TIMEOUT && may_be_watched(shared, span) {
             std::thread::yield_now();
             continue;
         }

@@ -27,7 +27,7 @@ use super::reserve::{Reserved, SlotRange};
 use super::shared::CacheShared;
 use super::slot::SlotState;
 use super::state_lock::StateGuard;
-use super::wait::{BUSY_PATIENCE, WaitMode};
+use super::wait::{BUSY_TIMEOUT, WaitMode};
 use crate::error::{Error, Result};
 use crate::monitor::Unwatched;
 use crate::registrar::Registrar;
@@ -189,7 +189,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
     }
 
     fn may_wait_for_busy_memory(&mut self) -> bool {
-        *self.busy_since.get_or_insert_with(Instant::now) + BUSY_PATIENCE > Instant::now()
+        *self.busy_since.get_or_insert_with(Instant::now) + BUSY_TIMEOUT > Instant::now()
             && !self.wait.is_over()
     }
 

@@ -9,7 +9,7 @@ pub(super) const RECHECK: Duration = Duration::from_millis(2);
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 /// The time for which a request on a device without overlapping registrations waits for other
 /// threads' changes of memory.
-pub(super) const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The events for which a request waits.
 #[derive(Clone, Copy)]

@@ -13,7 +13,7 @@ use hostbuf_os::{maps, process, socket};
 
 /// The time to wait for the lock. Another process may hold it for as long as it registers, which
 /// took 4.5 s for 66 GiB.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// The first pause between two tries; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The number of attempts while a process holds the lock. More than one is needed, since the first
@@ -39,7 +39,7 @@ struct RetryLock {
 }
 
 impl RetryLock {
-    /// Waits for the lock. Continues without it after [`PATIENCE`], or if sockets are not
+    /// Waits for the lock. Continues without it after [`LOCK_TIMEOUT`], or if sockets are not
     /// available.
     fn wait() -> RetryLock {
         let name = format!("hostbuf-cuda-turn-{}", nix::unistd::geteuid());
@@ -48,7 +48,7 @@ impl RetryLock {
             match socket::listen_on(&name) {
                 Ok(socket) => return RetryLock { _name: Some(socket) },
                 Err(error)
-                    if error.raw_os_error() == Some(libc::EADDRINUSE) && begun.elapsed() < PATIENCE => {}
+                    if error.raw_os_error() == Some(libc::EADDRINUSE) && begun.elapsed() < LOCK_TIMEOUT => {}
                 Err(error) => {
                     tracing::warn!(%error, host = process::host_name(), "retrying a registration with CUDA without the lock against other processes");
                     return RetryLock { _name: None };

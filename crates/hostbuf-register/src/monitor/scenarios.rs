@@ -17,7 +17,7 @@ use super::userfaultfd::FEATURES;
 use crate::span::Span;
 use hostbuf_os::{kernel, memory};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts a monitor that only the test uses.
 fn started() -> Option<ProcessMonitor> {
@@ -105,7 +105,7 @@ fn watch(monitor: &ProcessMonitor, span: Span) -> usize {
     loop {
         match monitor.watch(span) {
             Ok(watched) => return watched.descriptors.iter().next().unwrap(),
-            Err(why) => assert!(begun.elapsed() < PATIENCE, "{why:?}"),
+            Err(why) => assert!(begun.elapsed() < TIMEOUT, "{why:?}"),
         }
     }
 }
@@ -144,7 +144,7 @@ fn unwatching_invalidates_all_descriptors() {
         // The kernel has unregistered the range, and no cache has been notified.
         let begun = Instant::now();
         while area.is_watched(area.0) {
-            assert!(begun.elapsed() < PATIENCE);
+            assert!(begun.elapsed() < TIMEOUT);
         }
         let relied_on = all().filter(|one| one.check(one.read()) == Unchanged::Yes).count();
         drop(applying);
@@ -249,7 +249,7 @@ fn adjacent_busy_pages_are_watched_again() {
     monitor.shared.wake.write(1).unwrap();
     let begun = Instant::now();
     while area.mappings() != [(at(0)..at(4), true)] {
-        assert!(begun.elapsed() < PATIENCE, "{:x?}", area.mappings());
+        assert!(begun.elapsed() < TIMEOUT, "{:x?}", area.mappings());
         std::thread::yield_now();
     }
 }

@@ -18,7 +18,7 @@ use hostbuf_os::{kernel, memory};
 /// the mark of all changes.
 const OLDEST: (u32, u32) = (5, 15);
 /// The time for which a change may take to be reported.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Checks that the kernel is new enough.
 ///
@@ -139,7 +139,7 @@ fn check_reported(
 ) -> Result<(), String> {
     let begun = Instant::now();
     while let Err(why) = monitor.watch(span) {
-        if why != Unwatched::Busy || begun.elapsed() > PATIENCE {
+        if why != Unwatched::Busy || begun.elapsed() > REPORT_TIMEOUT {
             return Err(format!("the memory cannot be watched: {why:?}"));
         }
         std::thread::yield_now();
@@ -156,7 +156,7 @@ fn check_reported(
     let begun = Instant::now();
     let is_reported = || recorder.spans.lock().ignore_poison().iter().any(|s| s.overlaps(span));
     while !is_reported() {
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > REPORT_TIMEOUT {
             return Err("the monitor did not report it".into());
         }
         std::thread::yield_now();
@@ -172,7 +172,7 @@ fn wait_until_quiet(monitor: &ProcessMonitor) -> Result<(), String> {
         if monitor.unchanged_since(before) {
             return Ok(());
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > REPORT_TIMEOUT {
             return Err("the kernel reports a change in progress without end".into());
         }
         std::thread::yield_now();

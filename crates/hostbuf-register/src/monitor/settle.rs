@@ -17,12 +17,12 @@ use super::monitor_shared::MonitorShared;
 const STUCK: Duration = Duration::from_secs(1);
 /// The time for which a request waits for the changes of other threads: longer than the monitor
 /// needs for one change, and shorter than most registrations take.
-const PATIENCE: Duration = Duration::from_millis(1);
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(1);
 /// The smallest number of checks, which are made without yielding the core.
-const LOOKS: u32 = 100;
+const MIN_CHECKS: u32 = 100;
 /// The time for which a request waits if the monitor's thread has no core: a few time slices of the
 /// scheduler.
-pub(super) const PATIENCE_WITH_THREAD: Duration = Duration::from_millis(20);
+pub(super) const STARVED_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The reason why it is unknown whether every change has been applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl MonitorShared {
     fn settle_one(&self, number: usize) -> Result<(), Unsettled> {
         let one = self.sequences.of(number);
         let mut since: Option<(Instant, u64)> = None;
-        let mut looks = 0u32;
+        let mut checks = 0u32;
         loop {
             let before = one.read();
             match one.check(before) {
@@ -73,17 +73,17 @@ impl MonitorShared {
             let starved =
                 || first == before && (before % 2 == 1 || one.is_unwatching() || self.has_events(number));
             // Both limits, since the waiting time includes time in which this thread had no core.
-            let looked = looks >= LOOKS && waited > PATIENCE;
-            if looked && (waited > PATIENCE_WITH_THREAD || !starved()) {
+            let is_due = checks >= MIN_CHECKS && waited > SETTLE_TIMEOUT;
+            if is_due && (waited > STARVED_TIMEOUT || !starved()) {
                 self.mark_unsound_if_stuck(number, before);
                 return Err(Unsettled::Busy);
             }
-            looks += 1;
+            checks += 1;
             if one.is_busy() {
                 self.give_up_busy(number);
                 continue;
             }
-            if looks < LOOKS {
+            if checks < MIN_CHECKS {
                 std::hint::spin_loop();
             } else {
                 // The monitor may need this core.

@@ -11,7 +11,7 @@ use super::descriptor_set::DescriptorSet;
 use super::mappings::WatchRefusal;
 use super::monitor_shared::{MonitorShared, WatchedPiece};
 use super::recent_discards::{DiscardState, GAP};
-use super::settle::{PATIENCE_WITH_THREAD, Unsettled};
+use super::settle::{STARVED_TIMEOUT, Unsettled};
 use super::userfaultfd;
 use super::watched::{Unwatched, Watched};
 use crate::span::Span;
@@ -30,13 +30,13 @@ impl MonitorShared {
     /// been applied.
     pub(super) fn watch(&self, span: Span) -> Result<Watched, Unwatched> {
         let begun = Instant::now();
-        let patience = 2 * PATIENCE_WITH_THREAD + self.delays.requests.get();
+        let timeout = 2 * STARVED_TIMEOUT + self.delays.requests.get();
         let mut unclear = 0;
         // An unmapping thread continues when its event is read, not when it is applied. So the
         // address may belong to another mapping than the recorded one, and a record counts only
         // after its descriptor has settled.
         let mut settled = DescriptorSet::EMPTY;
-        while begun.elapsed() < patience {
+        while begun.elapsed() < timeout {
             let looked = Instant::now();
             match self.settle(settled) {
                 Ok(()) => {}

@@ -15,7 +15,7 @@ use hostbuf_programs::tcp::Tcp;
 use hostbuf_rdma::{Fabric, FabricOptions, HostIndex, Pending};
 
 const SIZE: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 fn main() {
     // The second machine only receives the replication.
@@ -48,7 +48,7 @@ fn requests() -> Outcome {
     // busy, and a registration of busy memory ends with its lease.
     let begun = Instant::now();
     while cache.stats().hits < 2 {
-        expect(begun.elapsed() < PATIENCE, format!("no hits: {:?}", cache.stats()))?;
+        expect(begun.elapsed() < TIMEOUT, format!("no hits: {:?}", cache.stats()))?;
         request(&cache, &memory)?;
     }
     let before = cache.stats();
@@ -73,7 +73,7 @@ fn call_path_hit(cache: &RegistrationCache<Verbs>, memory: &[u8]) -> Result<(), 
 }
 
 fn replication() -> Outcome {
-    let world = Tcp::between_machines(0, 1, PATIENCE).map_err(text)?;
+    let world = Tcp::between_machines(0, 1, TIMEOUT).map_err(text)?;
     let buffer = HostBuffer::allocate(&world, BufferOptions::new(SIZE).pages(Pages::Small)).map_err(text)?;
     // SAFETY: the buffer is accessed only through pointers and after each replication.
     let fabric = unsafe { Fabric::connect(&world, &buffer, FabricOptions::default()) }.map_err(text)?;
