@@ -16,7 +16,7 @@ use hostbuf_register::own_ranges::{self, Writing};
 
 /// The resources of a buffer's registration until it has ended: the entry that a device can write,
 /// the memory, and the row that `hostbuf stat` shows.
-struct Kept {
+struct RegistrationResources {
     _writing: Option<Writing>,
     segment: Arc<MappedSegment>,
     listed: OnceLock<Option<Listed>>,
@@ -97,8 +97,11 @@ impl HostBuffer {
             true => own_ranges::may_write(span).map(|()| None)?,
             false => None,
         };
-        let kept =
-            Arc::new(Kept { _writing: writing, segment: self.segment.clone(), listed: OnceLock::new() });
+        let kept = Arc::new(RegistrationResources {
+            _writing: writing,
+            segment: self.segment.clone(),
+            listed: OnceLock::new(),
+        });
         let registration = Registration::with_keepalive(registrar, span, access, kept.clone())?;
         let region = ((span.start() - self.as_ptr().as_ptr() as usize) as u64, span.len() as u64);
         kept.listed.get_or_init(|| {

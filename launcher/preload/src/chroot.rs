@@ -4,18 +4,18 @@ use crate::argument_list::ArgumentList;
 use crate::path::Path;
 
 /// The way by which a program in the new root can load the preloaded object.
-pub(crate) enum Inside {
+pub(crate) enum ObjectAccess {
     /// The object has the same path there.
     Object,
     /// `/proc` is mounted there, so a descriptor that stays open through exec has a path.
     Proc,
-    /// None.
-    Neither,
+    /// There is no way.
+    Unavailable,
 }
 
 /// Looks into the new root directory of this process, which is `chroot`, for `object`. Returns
 /// `None` if the command line names no directory.
-pub(crate) fn inside(object: &Path) -> Option<Inside> {
+pub(crate) fn object_access(object: &Path) -> Option<ObjectAccess> {
     let list = ArgumentList::read();
     let mut arguments = list.arguments().skip(1);
     let root = loop {
@@ -29,10 +29,10 @@ pub(crate) fn inside(object: &Path) -> Option<Inside> {
     };
     let exists = |path: &[u8]| Path::join(&[root, path]).is_some_and(|path| path.exists());
     Some(if exists(object.bytes()) {
-        Inside::Object
+        ObjectAccess::Object
     } else if exists(b"/proc/self/environ") {
-        Inside::Proc
+        ObjectAccess::Proc
     } else {
-        Inside::Neither
+        ObjectAccess::Unavailable
     })
 }

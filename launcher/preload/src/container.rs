@@ -6,7 +6,7 @@
 //! and mounts `/proc` inside, `LD_PRELOAD` names a descriptor instead of the path.
 
 use crate::argument_list::ArgumentList;
-use crate::chroot::{self, Inside};
+use crate::chroot::{self, ObjectAccess};
 use crate::environment::Environment;
 use crate::path::Path;
 use crate::text::{ShortText, number};
@@ -54,10 +54,10 @@ pub(crate) fn leave(environment: &mut Environment) {
         return;
     }
     let Some(object) = object(environment) else { return };
-    match chroot::inside(&object) {
-        Some(Inside::Object) | None => {}
-        Some(Inside::Proc) => hand_over(environment),
-        Some(Inside::Neither) => {
+    match chroot::object_access(&object) {
+        Some(ObjectAccess::Object) | None => {}
+        Some(ObjectAccess::Proc) => hand_over(environment),
+        Some(ObjectAccess::Unavailable) => {
             environment.replace(LD_PRELOAD, object.bytes(), object.bytes().len(), b"");
             unreachable::report(environment, b"the program that it starts cannot load hostbuf's object, since the new root \
                 directory has neither /proc nor this object. Mount /proc there, or bind hostbuf's directory to the same path");

@@ -39,13 +39,13 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 extern "C" fn start() {
     if std::panic::catch_unwind(begin).is_err() {
-        leave(ErrorClass::Defect.status().into());
+        exit_process(ErrorClass::Defect.status().into());
     }
 }
 
 fn begin() {
-    let Some(devices) = asked() else { return };
-    let channel = handed_over();
+    let Some(devices) = requested_devices() else { return };
+    let channel = inherited_connection();
     let registered = devices.and_then(|devices| {
         if channel.is_none() && !has_buffer() {
             // A later image of a job whose agent has ended runs without the buffer.
@@ -61,14 +61,14 @@ fn begin() {
         (Ok(()), Some((channel, silent))) => {
             // The next receive reports a failure to send.
             let _ = channel.send(&Message::Mapped, &[]);
-            if hear(&channel) == Heard::Nothing {
+            if wait_for_reply(&channel) == AgentReply::None {
                 let own = std::process::id();
                 if !silent {
                     say(&format!(
                         "the agent of this host ended before all ranks had the buffer (process {own})"
                     ));
                 }
-                leave(ErrorClass::Attach.status().into());
+                exit_process(ErrorClass::Attach.status().into());
             }
         }
         (Err(error), None) => fail(&error.into()),
@@ -76,7 +76,7 @@ fn begin() {
             let error = JobError::from(error);
             let _ = socket::set_receive_timeout(std::os::fd::AsFd::as_fd(&channel), Some(REPLY_TIMEOUT));
             if channel.send(&Message::Failed { error: error.record() }, &[]).is_ok() {
-                hear(&channel);
+                wait_for_reply(&channel);
             }
             // The agent has ended, or does not count this rank: no other process prints the error.
             fail(&error);
@@ -85,7 +85,7 @@ fn begin() {
 }
 
 /// Returns the devices if this is the process that registers.
-fn asked() -> Option<Result<DeviceList>> {
+fn requested_devices() -> Option<Result<DeviceList>> {
     let value = std::env::var(ENV_REGISTER).ok()?;
     let (pid, devices) = value.split_once(':')?;
     if pid.parse() != Ok(std::process::id()) {
@@ -103,13 +103,13 @@ fn has_buffer() -> bool {
 /// Returns the connection that the preloaded object has left open, and whether another process
 /// reports the end of the agent.
 #[allow(unsafe_code, reason = "takes over an inherited descriptor")]
-fn handed_over() -> Option<(FrameSocket, bool)> {
+fn inherited_connection() -> Option<(FrameSocket, bool)> {
     let value = std::env::var(ENV_CONNECTION).ok()?;
     let shorter = value.strip_suffix(CONNECTION_SILENT);
     let (fd, pid) = shorter.unwrap_or(&value).split_once(':')?;
     let silent = shorter.is_some();
     let fd = fd.parse::<i32>().ok().filter(|_| pid.parse() == Ok(std::process::id()))?;
-    used_up(ENV_CONNECTION);
+    mark_used(ENV_CONNECTION);
     // SAFETY: `hostbuf exec` has left this descriptor open for this process. The preloaded object
     // has used it, and nothing else knows its number.
     let connection = FrameSocket::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }).ok()?;
@@ -119,7 +119,7 @@ fn handed_over() -> Option<(FrameSocket, bool)> {
 /// Overwrites the value of a variable with `-` in place. Some programs (bash) have their own
 /// setenv, which must not be called before their main.
 #[allow(unsafe_code, reason = "changes the environment of the process by address")]
-fn used_up(name: &str) {
+fn mark_used(name: &str) {
     unsafe extern "C" {
         static mut environ: *mut *mut c_char;
     }
@@ -142,46 +142,46 @@ fn used_up(name: &str) {
 
 /// The agent's reply.
 #[derive(PartialEq, Eq)]
-enum Heard {
+enum AgentReply {
     /// All ranks may run.
     Go,
     /// No reply in time, or the connection has ended.
-    Nothing,
+    None,
 }
 
 /// Waits for the agent's reply, and ends the process if the job has failed.
-fn hear(channel: &FrameSocket) -> Heard {
+fn wait_for_reply(channel: &FrameSocket) -> AgentReply {
     loop {
         match channel.receive() {
             Ok(Received::Packet(packet)) => match packet.message() {
-                Ok(Message::Go { .. }) => return Heard::Go,
+                Ok(Message::Go { .. }) => return AgentReply::Go,
                 Ok(Message::Fail { prints, error }) => {
                     if prints {
                         say(error.line);
                     }
-                    leave(error.class.status().into());
+                    exit_process(error.class.status().into());
                 }
                 Ok(Message::Refused { error }) => {
                     say(error.line);
-                    leave(error.class.status().into());
+                    exit_process(error.class.status().into());
                 }
                 _ => {}
             },
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Ok(_) | Err(_) => return Heard::Nothing,
+            Ok(_) | Err(_) => return AgentReply::None,
         }
     }
 }
 
 fn fail(error: &JobError) -> ! {
     say(&format!("process {} on {}: {error}", std::process::id(), process::host_name()));
-    leave(error.class.status().into())
+    exit_process(error.class.status().into())
 }
 
 /// Ends the process at once. The program's own functions for its end do not run, since the program
 /// has not begun.
 #[allow(unsafe_code, reason = "ends the process without its destructors")]
-fn leave(status: i32) -> ! {
+fn exit_process(status: i32) -> ! {
     // SAFETY: the call ends the process.
     unsafe { libc::_exit(status) }
 }

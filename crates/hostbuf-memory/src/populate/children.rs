@@ -13,7 +13,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::error::{Error, Result};
 use crate::populate::view::FileView;
-use crate::populate::work::{Means, Tally, Task, WorkerFailure};
+use crate::populate::work::{PopulateMethod, Tally, Task, WorkerFailure};
 use hostbuf_os::cores::Cores;
 use hostbuf_os::{memory, process};
 
@@ -30,14 +30,14 @@ pub(super) fn run(
     let mut children: Vec<Pid> = Vec::new();
     // This process only waits, so one of the workers may use its core.
     for (worker, first) in cores.spread(task.workers(cores.threads())).iter().enumerate() {
-        let means = if worker == 0 { Means::Write } else { Means::Fault };
+        let method = if worker == 0 { PopulateMethod::Write } else { PopulateMethod::Fault };
         // SAFETY: the child only does what is safe after a fork in a process with threads: system
         // calls and atomics.
         match unsafe { fork() } {
             Ok(ForkResult::Parent { child }) => children.push(child),
             Ok(ForkResult::Child) => {
                 cores.begin_at(first);
-                let status = in_child(task, means, tally.get(), parent);
+                let status = in_child(task, method, tally.get(), parent);
                 // SAFETY: _exit runs no exit handler of the parent.
                 unsafe { libc::_exit(status) }
             }
@@ -93,7 +93,7 @@ fn reap(children: &[Pid]) {
     }
 }
 
-fn in_child(task: Task, means: Means, tally: &Tally, parent: Pid) -> i32 {
+fn in_child(task: Task, method: PopulateMethod, tally: &Tally, parent: Pid) -> i32 {
     // The memory of an orphan would never be used.
     if process::die_with_parent(libc::SIGKILL).is_err() || nix::unistd::getppid() != parent {
         return libc::ECHILD;
@@ -108,7 +108,7 @@ fn in_child(task: Task, means: Means, tally: &Tally, parent: Pid) -> i32 {
     }
     // Each window is mapped separately: if memory is tight, page tables for more may not fit.
     let view = |at, length| FileView::map(task.fd, at, length, task.pages).map(|view| (view, 0));
-    task.work(tally, task.length, means, view, &mut || {}).err().unwrap_or(0)
+    task.work(tally, task.length, method, view, &mut || {}).err().unwrap_or(0)
 }
 
 /// A [`Tally`] that the children share.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use crate::populate::view::FileView;
-use crate::populate::work::{Means, Tally, Task};
+use crate::populate::work::{PopulateMethod, Tally, Task};
 use hostbuf_os::cores::Cores;
 
 /// The number of bytes that are mapped at a time. Their page tables take 32 MiB at most, and are
@@ -34,7 +34,7 @@ pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> R
                     cores.begin_at(&first);
                     let _ = here.send(());
                     drop(gate.lock());
-                    task.work(tally, end, Means::Fault, view, &mut || {})
+                    task.work(tally, end, PopulateMethod::Fault, view, &mut || {})
                 };
                 // If a thread cannot be started, the others do its part.
                 std::thread::Builder::new().spawn_scoped(scope, work).ok()
@@ -43,7 +43,7 @@ pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> R
             let others: Vec<_> = others.into_iter().filter_map(other).collect();
             begun.iter().take(others.len()).for_each(drop);
             drop(closed);
-            let own = task.work(tally, end, Means::Write, view, &mut tell);
+            let own = task.work(tally, end, PopulateMethod::Write, view, &mut tell);
             while others.iter().any(|w| !w.is_finished()) {
                 tell();
                 std::thread::sleep(Duration::from_millis(1));

@@ -43,7 +43,7 @@ impl From<i32> for WorkerFailure {
 /// fault are faster than workers of one kind: writes wait for each other, and the faults of several
 /// threads contend for shared locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Means {
+pub(super) enum PopulateMethod {
     /// By `MADV_POPULATE_WRITE`.
     Fault,
     /// By writing zeroes to the file.
@@ -85,13 +85,13 @@ impl Task {
         &self,
         tally: &Tally,
         end: u64,
-        means: Means,
+        method: PopulateMethod,
         view: impl Fn(u64, u64) -> Result<(V, u64), i32>,
         tell: &mut dyn FnMut(),
     ) -> Result<(), i32> {
         while let Some((at, length)) = tally.claim(self.window(), end) {
-            let taken = match means {
-                Means::Write if self.pages == Pages::Small => self.write(at, length),
+            let taken = match method {
+                PopulateMethod::Write if self.pages == Pages::Small => self.write(at, length),
                 _ => view(at, length)
                     .and_then(|(view, from)| self.take(view.as_ref(), from, at, length, tally)),
             };

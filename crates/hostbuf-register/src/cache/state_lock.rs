@@ -16,14 +16,14 @@ use super::wait::sleep_time;
 /// allocated or freed: the monitor takes it while another thread may be inside `free`.
 #[repr(align(128))]
 pub(super) struct StateLock {
-    guarded: Mutex<Guarded>,
+    guarded: Mutex<LockedState>,
     /// Signalled when a waiting request may proceed.
     changed: Condvar,
     /// Signalled when the reaper has work.
     stale: Condvar,
 }
 
-struct Guarded {
+struct LockedState {
     state: CacheState,
     /// The number of threads in [`StateLock::wait`]: a wake-up costs a system call even if no
     /// thread waits.
@@ -33,7 +33,7 @@ struct Guarded {
 }
 
 /// The cache's lock, held by the calling thread.
-pub(super) struct StateGuard<'a>(MutexGuard<'a, Guarded>);
+pub(super) struct StateGuard<'a>(MutexGuard<'a, LockedState>);
 
 impl Deref for StateGuard<'_> {
     type Target = CacheState;
@@ -54,7 +54,7 @@ impl DerefMut for StateGuard<'_> {
 impl StateLock {
     /// Makes the lock of a cache.
     pub(super) fn new(state: CacheState) -> StateLock {
-        let guarded = Mutex::new(Guarded { state, sleepers: 0, reaper_sleeps: false });
+        let guarded = Mutex::new(LockedState { state, sleepers: 0, reaper_sleeps: false });
         StateLock { guarded, changed: Condvar::new(), stale: Condvar::new() }
     }
 

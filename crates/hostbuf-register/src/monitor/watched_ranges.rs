@@ -26,7 +26,7 @@ struct WatchedRange {
 
 /// The watched memory around a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Around {
+pub(super) struct WatchedSpan {
     pub(super) whole: Span,
     pub(super) descriptors: DescriptorSet,
     /// True if pages of it have been discarded.
@@ -93,7 +93,7 @@ impl WatchedRanges {
 
     /// Returns the watched memory that contains `span`, if it is watched: one range or several
     /// adjacent ones.
-    pub(super) fn around(&self, span: Span) -> Option<Around> {
+    pub(super) fn around(&self, span: Span) -> Option<WatchedSpan> {
         let from = self.first_behind(span.start());
         let first = self.ranges.get(from).filter(|range| range.start <= span.start())?;
         let (mut end, mut descriptors, mut discarded) =
@@ -107,7 +107,7 @@ impl WatchedRanges {
             discarded |= range.discarded;
         }
         let whole = Span::new(first.start, end - first.start).ok()?;
-        whole.contains(span).then_some(Around { whole, descriptors, discarded })
+        whole.contains(span).then_some(WatchedSpan { whole, descriptors, discarded })
     }
 
     /// Returns the descriptor of a watched range that overlaps or touches `span`.
