@@ -275,10 +275,10 @@ fn invalid_calls_are_refused() {
     let scratch = Installation(Scratch::new("calls"));
     for (call, status, words) in [
         ("install", 2, "--prefix is missing"),
-        ("install --prefix", 2, "--prefix wants a folder"),
+        ("install --prefix", 2, "--prefix requires a folder"),
         ("install --prefix prefix --force", 2, "unexpected argument '--force'"),
         ("install --prefix 'a b'", 2, "a space or a colon"),
-        ("install --prefix prefix openmpi9", 2, "openmpi9 is no MPI"),
+        ("install --prefix prefix openmpi9", 2, "unknown MPI \"openmpi9\": expected one of openmpi4"),
         ("install --prefix prefix --destdir stage", 2, "begins with a /"),
         ("install --prefix prefix --libdir ../lib", 2, "--libdir is a folder below the prefix"),
         ("install --prefix prefix --uninstall", 1, "nothing is installed"),

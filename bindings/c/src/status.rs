@@ -20,7 +20,7 @@ pub enum hostbuf_status {
     HOSTBUF_INVALID = 1,
     /// This host or this build does not support the request.
     HOSTBUF_UNSUPPORTED = 2,
-    /// The host has not enough memory. The check precedes every change.
+    /// The host does not have enough memory. The check precedes every change.
     HOSTBUF_NO_SPACE = 3,
     /// The ranks found no common address, or requested different buffers.
     HOSTBUF_DISAGREED = 4,

@@ -22,7 +22,7 @@ pub enum Error {
         /// The reason, and the remedy.
         why: String,
     },
-    /// The host has not enough memory.
+    /// The host does not have enough memory.
     NoSpace(NoSpace),
     /// An argument is invalid.
     Invalid {

@@ -47,7 +47,7 @@ class InvalidError(Error, ValueError):
 
 
 class NoSpaceError(Error, MemoryError):
-    """The host has not enough memory. The check precedes every change."""
+    """The host does not have enough memory. The check precedes every change."""
 
 
 class UnsupportedError(Error):

@@ -121,7 +121,7 @@ impl MonitorMode {
         match current::acquire() {
             Ok(monitor) => {
                 current::release(monitor);
-                Probe::Ready("userfaultfd sees the changes of this process's memory".into())
+                Probe::Ready("userfaultfd reports changes of this process's memory".into())
             }
             Err(none) => Probe::Missing(none.to_string()),
         }
