@@ -43,8 +43,9 @@ fn main() -> ExitCode {
 
 fn arguments() -> Result<(u64, u64)> {
     let invalid = |what: String| Error::Invalid { what: format!("{what}\n\n{USAGE}") };
-    let number =
-        |value: &str| value.parse().map_err(|_| invalid(format!("--rounds {value}: a number is meant")));
+    let number = |value: &str| {
+        value.parse().map_err(|_| invalid(format!("invalid value '{value}' for --rounds: expected a number")))
+    };
     let (mut size, mut rounds) = (16 << 20, 3);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {

@@ -84,7 +84,7 @@ impl Arguments {
                 "--copies" => {
                     let text = value().ok_or(invalid("--copies lacks its value"))?;
                     let copies = text.to_string_lossy().parse().ok().filter(|&n| n > 0);
-                    arguments.copies = copies.ok_or(invalid("--copies: a number from 1 is meant"))?;
+                    arguments.copies = copies.ok_or(invalid("--copies: expected a number of at least 1"))?;
                 }
                 "--print-size" => arguments.print_size = true,
                 "--help" | "-h" => arguments.help = true,

@@ -51,7 +51,9 @@ const RANKS: usize = 16;
 /// Describes the buffer and its address in each rank.
 pub fn buffer(buffer: &HostBuffer, members: &[Member], addresses: &[u64]) -> String {
     let pages = match (buffer.pages(), buffer.huge_bytes()) {
-        (Pages::Transparent, 0) => "pages of 4 KiB (asked for huge ones, and got none)".into(),
+        (Pages::Transparent, 0) => {
+            "pages of 4 KiB (huge pages were requested, and none was available)".into()
+        }
         (Pages::Transparent, huge) => format!("{} of it on transparent huge pages of 2 MiB", Bytes(huge)),
         (other, _) => format!("pages of {}", Bytes(other.size())),
     };

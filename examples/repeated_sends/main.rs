@@ -35,9 +35,9 @@ fn arguments() -> Outcome<Arguments> {
     let mut arguments = Arguments { device: None, buffers: 64, bytes: 1 << 20, rounds: 20 };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let value = words.next().ok_or(format!("{word} wants a value"))?;
+        let value = words.next().ok_or(format!("{word} requires a value"))?;
         let number = || {
-            let wrong = format!("{word} {value}: a whole number from 1 to {} is meant", usize::MAX);
+            let wrong = format!("{word} {value}: expected a whole number from 1 to {}", usize::MAX);
             value.parse().ok().filter(|&n| n > 0).ok_or(wrong)
         };
         match word.as_str() {
@@ -58,13 +58,14 @@ fn fits(&Arguments { buffers, bytes, .. }: &Arguments) -> Outcome<()> {
     let asked = format!("--buffers {buffers} --bytes {bytes}");
     let block = bytes.checked_next_power_of_two();
     let needed = block.and_then(|block| bytes.checked_mul(2)?.checked_add(block)?.checked_mul(buffers));
-    let needed = needed.ok_or(format!("{asked}: no address space has so much; ask for less"))? as u64;
+    let needed = needed.ok_or(format!("{asked}: more than the address space holds; request less"))? as u64;
     let free = available().unwrap_or(u64::MAX / 8);
     if needed > free {
         let (needed, free) = (hostbuf::Bytes(needed), hostbuf::Bytes(free));
-        return Err(
-            format!("{asked}: takes {needed} of memory, and {free} are free here; ask for less").into()
-        );
+        return Err(format!(
+            "{asked}: needs {needed} of memory, and {free} are free on this host; request less"
+        )
+        .into());
     }
     Ok(())
 }
