@@ -1,6 +1,6 @@
 //! Making a buffer permanently read-only.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "replaces the mapping of the buffer by a read-only one")]
 
 use std::fs;
 use std::os::fd::AsRawFd;

@@ -2,7 +2,7 @@
 //! its own copy of this library made them, so its functions are found by name. See
 //! include/hostbuf_registered.h.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "calls functions that are found by their names")]
 
 use std::ffi::{CStr, c_int};
 

@@ -1,6 +1,6 @@
 //! Copying a filled buffer to the other hosts, as bytes.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "reads and writes parts of the buffer by address")]
 
 use std::sync::Arc;
 use std::time::Instant;

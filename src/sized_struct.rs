@@ -11,7 +11,7 @@
 //! have no padding at their end, so a new field never takes the place of an older version's
 //! padding.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "reads and writes structures of the caller by raw pointers")]
 
 use std::marker::PhantomData;
 use std::ptr;

@@ -1,6 +1,6 @@
 //! A bump allocator in the buffer.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "allocates in the buffer by address")]
 
 use std::alloc::Layout;
 use std::marker::PhantomData;

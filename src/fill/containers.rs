@@ -1,6 +1,6 @@
 //! Containers that live in a buffer.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "containers of portable parts are declared portable")]
 
 use std::hash::{BuildHasher, Hash};
 

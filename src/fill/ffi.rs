@@ -2,7 +2,7 @@
 //! the type of the object at that address. All languages use the same root, so one may read a
 //! buffer that another has filled.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the type and the lifetime of the root are known to the caller only")]
 
 use std::sync::RwLock;
 

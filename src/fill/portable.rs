@@ -1,6 +1,6 @@
 //! Types that may live in a buffer and be read by every process that maps it.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "types are declared to be valid in every process")]
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;

@@ -1,6 +1,6 @@
 //! The exclusive right to fill a buffer.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "zeroes a part of the buffer by address")]
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;

@@ -1,6 +1,6 @@
 //! Allocating a buffer without a launcher, collectively in a running program.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "takes over mappings that this process has just made")]
 
 use std::time::Instant;
 

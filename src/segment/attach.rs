@@ -1,6 +1,6 @@
 //! Attaching to the buffers that the launcher made.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "shares the mapped segment by a raw pointer in a static")]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::null_mut;

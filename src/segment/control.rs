@@ -5,7 +5,7 @@
 //! error, never a wrong offset. The addresses and sizes, which never change, are in the
 //! [identity](crate::segment::Identity).
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the control page is accessed by raw pointers while other processes write it")]
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

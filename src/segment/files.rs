@@ -1,6 +1,6 @@
 //! The memory files of a host: one for the identity, one for the control page, one for each buffer.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "makes a view of the mapped control page")]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -10,7 +10,7 @@
 //! time reveal a process that ended without clearing its row, and the seal reveals a row that was
 //! overwritten.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "rows on the control page are accessed by address")]
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -43,7 +43,7 @@ impl Drop for Listed {
 }
 
 #[cfg(test)]
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "the test forks")]
 mod tests {
     use super::*;
     use nix::sys::wait::{WaitStatus, waitpid};

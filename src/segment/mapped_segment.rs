@@ -1,6 +1,6 @@
 //! The memory of a job in one process.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "makes views of mapped memory by address")]
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};

@@ -1,6 +1,6 @@
 //! A mapping of a job's agreed address range in this process.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "unmaps the range that it owns")]
 
 use hostbuf_os::raw;
 use hostbuf_protocol::range::AgreedRange;

@@ -49,7 +49,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "the test maps a file")]
     fn a_mapped_file_is_found_by_the_query_and_in_the_list() {
         let make =
             || nix::sys::memfd::memfd_create(c"mapped", nix::sys::memfd::MFdFlags::empty()).expect("memory");

@@ -3,7 +3,7 @@
 //! The module is compiled into the library and into the preloaded object, so it needs only `core`
 //! and never allocates.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "reserves, maps and unmaps address ranges")]
 
 use crate::candidates::{self, Ballot};
 use crate::limits::MAX_CANDIDATES;

@@ -1,6 +1,6 @@
 //! Page-locking by `mlock(2)`, a registrar that works on every host.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the system calls have addresses as operands")]
 
 use std::ffi::c_long;
 use std::io;

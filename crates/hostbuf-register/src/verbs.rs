@@ -8,7 +8,7 @@
 //! Each MR holds a reference to its protection domain, so it is deregistered before the domain is
 //! deallocated, and the domain is deallocated before the context is closed.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "libibverbs is called by foreign functions")]
 
 use std::ffi::{CStr, c_void};
 use std::fmt;

@@ -282,7 +282,7 @@ mod tests {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
     /// Makes a connection of a socket to itself.
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "the test binds and connects a socket by foreign functions")]
     fn self_connected() -> TcpStream {
         let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
         let stream = TcpStream::from(socket.expect("a socket"));

@@ -1,6 +1,6 @@
 //! Operations in progress.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "a device accesses memory while an operation is in progress")]
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 //!                releases it              <── acknowledgement ──           reads the bytes
 //! ```
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "reads and writes slots that devices access too")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

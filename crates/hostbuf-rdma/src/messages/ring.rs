@@ -10,7 +10,7 @@
 //!   peer status    result of reading the peer's status
 //! ```
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "slots are accessed by raw pointers while the peer writes them")]
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Fabrics: the hosts of a job, connected for one buffer.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "peers access the buffer, which the caller has to allow")]
 
 use std::sync::{Arc, Mutex};
 

@@ -1,6 +1,6 @@
 //! The operations of a fabric: put, get, `fetch_add`, flush and signals.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "posts operations on memory that other processes access")]
 
 use std::ops::RangeBounds;
 use std::sync::Arc;

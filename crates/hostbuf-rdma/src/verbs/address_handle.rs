@@ -1,6 +1,6 @@
 //! Routes to other ports.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "libibverbs is called by foreign functions")]
 
 use std::io;
 use std::ptr::NonNull;

@@ -1,6 +1,6 @@
 //! Completion queues.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "libibverbs is called by foreign functions")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -1,6 +1,6 @@
 //! Unreliable datagrams: delivery is not guaranteed.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "posts requests with addresses, and reads memory that a device writes")]
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,6 +1,6 @@
 //! The port of a device, and the choice of its address.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "libibverbs is called by foreign functions")]
 
 use std::fs;
 use std::net::Ipv6Addr;

@@ -1,6 +1,6 @@
 //! Queue pairs.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "libibverbs is called by foreign functions")]
 
 use std::io;
 use std::ptr::{NonNull, null_mut};

@@ -1,7 +1,7 @@
 //! Memory for incoming messages, shared by all connections, so that it does not grow with their
 //! number.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "a device writes memory that this file allocates and reads")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;

@@ -1,6 +1,6 @@
 //! Leases of several ranges at once: one fence and one check for changes serve all of them.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "sets the length of a vector whose elements are written in place")]
 
 use std::sync::atomic::Ordering;
 

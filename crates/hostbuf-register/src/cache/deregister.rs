@@ -1,6 +1,6 @@
 //! The end of registrations: to make room, because their memory changes, or with their last lease.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "takes the handle out of a slot")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

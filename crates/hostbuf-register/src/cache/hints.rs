@@ -89,7 +89,7 @@ pub(super) struct OverflowBucket {
 }
 
 // SAFETY: integers, for which zero bytes are valid.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "the all-zero bytes are a valid value")]
 unsafe impl Zero for OverflowBucket {}
 
 /// The numbers of pairs and buckets of a thread, which are powers of two.
@@ -162,7 +162,7 @@ impl HintPlace {
     }
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "only the thread that owns the hints may use them")]
 impl<K: Copy> HintPair<K> {
     /// Finds the hint of a page. Rarely it is the hint of another page.
     ///
@@ -219,7 +219,7 @@ impl<K> HintPair<K> {
     }
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "only the thread that owns the hints may use them")]
 impl<K: Copy> PrimaryHint<K> {
     /// Returns the hint if it has the page's tag.
     ///
@@ -284,7 +284,7 @@ fn slot_in(word: u64) -> CacheSlot {
 ///
 /// # Safety
 /// The hints belong to the calling thread.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "only the thread that owns the hints may use them")]
 pub(super) unsafe fn store<K: Copy>(
     pair: &HintPair<K>,
     bucket: &OverflowBucket,

@@ -8,7 +8,7 @@
 //! Watched memory takes one more check: no change has been applied since before the slot was found
 //! to be live, and none is in progress.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "reads the handle of a slot that a lease keeps filled")]
 
 use super::cache_slot::CacheSlot;
 use super::hints::{FoundHint, Hint};

@@ -39,7 +39,7 @@ struct CounterLine([AtomicU64; IN_LINE]);
 
 // SAFETY: integers, for which zero bytes are valid.
 #[cfg(not(all(test, loom)))]
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "the all-zero bytes are a valid value")]
 unsafe impl Zero for CounterLine {}
 
 #[cfg(all(test, loom))]
@@ -56,7 +56,7 @@ struct HintLine([std::sync::atomic::AtomicU64; IN_LINE]);
 
 // SAFETY: integers, for which zero bytes are valid.
 #[cfg(all(test, loom))]
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "the all-zero bytes are a valid value")]
 unsafe impl hostbuf_os::array::Zero for HintLine {}
 
 /// The memory of one thread: a counter for each slot, and behind them the pairs and buckets of its
@@ -103,7 +103,7 @@ struct BlockList {
 }
 
 impl Drop for BlockList {
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "frees the blocks of a list of raw pointers")]
     fn drop(&mut self) {
         let mut at = self.head.load(Ordering::Relaxed);
         while !at.is_null() {
@@ -128,7 +128,7 @@ struct HeldBlock {
 }
 
 impl Drop for HeldBlock {
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "reads a block that the list keeps")]
     fn drop(&mut self) {
         // A later request while this thread ends must not use the block, which another thread may
         // get next.
@@ -159,7 +159,7 @@ impl<K> Clone for ThreadCounts<'_, K> {
 
 impl<K> Copy for ThreadCounts<'_, K> {}
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "counters and hints are found by their address in a block")]
 impl<'a, K: Copy> ThreadCounts<'a, K> {
     /// Counts a lease that this thread takes, before anything that follows in program order.
     #[inline(always)]
@@ -312,7 +312,7 @@ impl<K: Copy> LeaseCounts<K> {
 
     /// Returns the calling thread's counts if it used this cache last.
     #[inline(always)]
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "uses the pointer that this thread has stored")]
     pub(super) fn last_used(&self) -> Option<ThreadCounts<'_, K>> {
         let (number, lines) = LAST_USED.try_with(Cell::get).ok()?;
         if number != self.number {
@@ -363,7 +363,7 @@ impl<K: Copy> LeaseCounts<K> {
 
     /// Finds the calling thread's block, or gives it one.
     #[cold]
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "finds a block by a stored pointer")]
     fn find_block(&self) -> Option<ThreadCounts<'_, K>> {
         let block = HELD_BLOCKS.try_with(|held| {
             let mut held = held.borrow_mut();
@@ -383,7 +383,7 @@ impl<K: Copy> LeaseCounts<K> {
     }
 
     /// Returns a block that an ended thread has left, or a new one; `None` if there is no memory.
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "puts a new block into a list of raw pointers")]
     fn adopt(&self) -> Option<NonNull<ThreadBlock>> {
         let free = self
             .blocks()
@@ -427,7 +427,6 @@ impl<K: Copy> LeaseCounts<K> {
     /// Removes all threads' primary hints of a slot, including those that a thread has found and
     /// not validated yet.
     #[cold]
-    #[allow(unsafe_code)]
     pub(super) fn remove_hints(&self, slot: CacheSlot) {
         for block in self.blocks() {
             let own = ThreadCounts { counts: self, lines: NonNull::from(&*block.lines).cast() };
@@ -436,7 +435,7 @@ impl<K: Copy> LeaseCounts<K> {
     }
 
     /// Returns the blocks of all threads.
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "follows a list of raw pointers")]
     fn blocks(&self) -> impl Iterator<Item = &ThreadBlock> {
         // SAFETY: the list owns the blocks, and never removes one.
         let at = |p: *mut ThreadBlock| unsafe { p.as_ref() };

@@ -1,7 +1,7 @@
 //! Reserved slots: a slot and its part of the budget are taken under the lock, and the device is
 //! called without it.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "writes the handle into a slot that this value has reserved")]
 
 use super::cache_slot::CacheSlot;
 use super::slot::{Slot, SlotState};

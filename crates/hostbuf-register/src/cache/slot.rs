@@ -1,6 +1,6 @@
 //! A slot: one registration of a cache, its state, and the device's handle.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the state of a slot decides which thread may access its handle")]
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
 //! The CUDA driver, which is loaded at run time: the functions that this crate calls, and their
 //! results.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the driver is loaded at run time and called by foreign functions")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;

@@ -5,7 +5,7 @@
 //! longer ranges are registered in chunks; [`CudaHandle::pieces`] splits a copy at their
 //! boundaries.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the driver is called by foreign functions")]
 
 mod driver;
 mod retry_lock;

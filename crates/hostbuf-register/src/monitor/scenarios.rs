@@ -1,6 +1,6 @@
 //! Tests of the monitor against the kernel, without a cache.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the tests change mappings of their own")]
 
 use std::ops::Range;
 use std::ptr::null_mut;

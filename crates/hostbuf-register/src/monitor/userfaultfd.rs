@@ -1,6 +1,6 @@
 //! The part of userfaultfd(2) that the monitor uses.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the system calls have addresses of structures as operands")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

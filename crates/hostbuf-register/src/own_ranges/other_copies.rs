@@ -3,7 +3,7 @@
 //! Each copy has its own list, and offers the others a table of functions ([`Operations`]). A copy
 //! asks the others without its own lock, so no thread ever holds the locks of two copies.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "calls functions of other copies of this library")]
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,6 +1,6 @@
 //! Tests of the hints of one thread.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the hints are those of the thread of the test")]
 
 use super::*;
 use crate::cache::slot::VERSION_BITS;

@@ -1,6 +1,6 @@
 //! Mapped memory with unmapped pages on both sides.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "maps and unmaps memory")]
 
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
