@@ -199,6 +199,34 @@ fn a_killed_agent_is_reported_once() {
 }
 
 #[test]
+fn an_agent_that_is_lost_behind_another_process_is_reported() {
+    let folder = Scratch::new("errors-behind");
+    // The launcher learns nothing from its child, which outlives the agent.
+    let script = format!(
+        "#!/bin/bash\n{} \"$@\" &\necho $! > {}\nwait\nexec sleep 1000\n",
+        hostbuf().display(),
+        folder.path("pid")
+    );
+    let wrapper = folder.path("wrapper");
+    fs::write(&wrapper, script).expect("the folder is writable");
+    fs::set_permissions(&wrapper, Permissions::from_mode(0o755)).expect("our own file");
+    let options = ["-n", "2", "--agent", &wrapper];
+    let mut job = Job::start("errors-behind", "size=1M", &options, &["sleep", "1000"], |command, dir| {
+        command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "0").env("HOLD_AT", "ballot");
+        command.env("HOLD_FILE", dir.path("held"));
+    });
+    eventually("rank 0 is held", ARRIVAL, || job.dir.has("held"));
+    let agent = fs::read_to_string(folder.path("pid")).expect("the wrapper has written it");
+    kill_now(agent.trim().parse().expect("a number"));
+    fs::write(job.dir.path("held.go"), "").expect("the folder is writable");
+    let status = job.end(SOON);
+    let err = job.err();
+    assert_eq!((status.code(), err.lines().count()), (Some(86), 1), "{err}");
+    assert!(err.starts_with("hostbuf run: the agent of this host does not continue"), "{err}");
+    job.leaves_nothing("behind");
+}
+
+#[test]
 fn an_invalid_argument_is_reported_before_any_agent_starts() {
     let job = failed("invalid", &["-n", "0", "--size", "1M", "--", "true"], |_| {});
     assert_eq!((job.outcome.status, job.reports.len()), (2, 0), "{:?}", job.outcome);
