@@ -211,10 +211,11 @@ fn an_agent_that_is_lost_behind_another_process_is_reported() {
     fs::write(&wrapper, script).expect("the folder is writable");
     fs::set_permissions(&wrapper, Permissions::from_mode(0o755)).expect("our own file");
     let options = ["-n", "2", "--agent", &wrapper];
-    let mut job = Job::start("errors-behind", "size=1M", &options, &["sleep", "1000"], |command, dir| {
-        command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "0").env("HOLD_AT", "ballot");
-        command.env("HOLD_FILE", dir.path("held"));
-    });
+    let mut job =
+        RunningJob::start("errors-behind", "size=1M", &options, &["sleep", "1000"], |command, dir| {
+            command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "0").env("HOLD_AT", "ballot");
+            command.env("HOLD_FILE", dir.path("held"));
+        });
     eventually("rank 0 is held", ARRIVAL, || job.dir.has("held"));
     let agent = fs::read_to_string(folder.path("pid")).expect("the wrapper has written it");
     kill_now(agent.trim().parse().expect("a number"));
