@@ -148,8 +148,8 @@ typedef enum hostbuf_monitor_mode {
     HOSTBUF_MONITOR_REQUIRED = 3,
 } hostbuf_monitor_mode;
 
-// Allocates the memory of a buffer while it is being filled. Its address is constant as long as
-// the `hostbuf_buffer` lives. After the fill function has returned, it allocates nothing.
+// The allocator of the memory of a buffer while it is being filled. Its address is constant as
+// long as the `hostbuf_buffer` lives. After the fill function has returned, it allocates nothing.
 typedef struct hostbuf_arena hostbuf_arena;
 
 // A host's shared memory, mapped at the agreed address.
@@ -221,12 +221,12 @@ typedef struct hostbuf_options {
     const char *name;
     // One of `hostbuf_pages`.
     int32_t pages;
-    // Not 0: allocate each page at its first access. The available memory is not checked before,
-    // and the process gets a signal if a page cannot be allocated.
+    // Not 0 if each page is allocated at its first access. The available memory is not checked
+    // before, and the process gets a signal if a page cannot be allocated.
     uint8_t lazy;
-    // Not 0: include the contents in core files.
+    // Not 0 if core files include the contents.
     uint8_t dump;
-    // For later versions; must be 0.
+    // Bytes for later versions, which must be 0.
     uint8_t reserved[2];
 } hostbuf_options;
 

@@ -21,7 +21,7 @@ pub struct JoinedHosts {
     pub own: HostIndex,
 }
 
-/// Moves bytes between the hosts' parts of one buffer. The leader of each host has one.
+/// A transport of bytes between the hosts' parts of one buffer. The leader of each host has one.
 pub trait Carrier: Send + Sync {
     /// Returns the buffer and the hosts that the carrier joins.
     fn joins(&self) -> JoinedHosts;

@@ -32,7 +32,8 @@ pub(crate) enum Bar {
 }
 
 pub(crate) struct FigureRow {
-    /// Ends in `*` if there is a row for each measured number; `what` contains a `*` in its place.
+    /// The key. It ends in `*` if there is a row for each measured number, for which `what`
+    /// contains a `*`.
     pub(crate) key: &'static str,
     pub(crate) what: &'static str,
     pub(crate) unit: Unit,

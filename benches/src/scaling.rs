@@ -37,7 +37,7 @@ struct Pattern {
     /// True if each thread hits only one of them, as long as there are enough; otherwise each
     /// thread hits all of them in turn.
     apart: bool,
-    /// Called by each thread before its first hit.
+    /// The function that each thread calls before its first hit.
     begin: fn(),
 }
 

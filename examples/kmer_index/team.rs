@@ -13,7 +13,7 @@ pub struct Team {
     pub group: Rc<dyn Collective>,
     /// All ranks, with a barrier that sleeps instead of polling: for long waits.
     pub patient: Rc<dyn Collective>,
-    /// Ends MPI, after the groups are gone.
+    /// The guard that ends MPI, after the groups are gone.
     #[cfg(feature = "mpi")]
     universe: Option<mpi::environment::Universe>,
 }

@@ -8,7 +8,7 @@ use hostbuf::register::Registrar;
 /// A result with any error.
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Sends bytes from registered memory.
+/// A transport that sends bytes from registered memory.
 pub trait Sender {
     /// The registrar of the memory that it sends from.
     type Registrar: Registrar;

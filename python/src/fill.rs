@@ -13,7 +13,7 @@ use crate::comm::RankGroup;
 use crate::error::raised;
 use crate::handle::BufferHandle;
 
-/// Allocates a buffer's memory while it is being filled.
+/// The allocator of a buffer's memory while it is being filled.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
 pub struct Arena(ScopedArena);
 

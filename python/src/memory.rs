@@ -124,7 +124,7 @@ unsafe extern "C" fn release_buffer(object: *mut ffi::PyObject, from: *mut PyBuf
     }
 }
 
-/// `Memory(handle, readonly)`.
+/// Implements `Memory(handle, readonly)`.
 unsafe extern "C" fn make(
     kind: *mut ffi::PyTypeObject,
     arguments: *mut ffi::PyObject,

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-/// Identifies the arena of one fill of one buffer.
+/// The identification of the arena of one fill of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaId {
     pub(super) start: NonNull<u8>,

@@ -53,7 +53,7 @@ impl ScopedArena {
     }
 }
 
-/// Makes the arena inaccessible, also if the function panics.
+/// A guard that makes the arena inaccessible, also if the function panics.
 struct RevokeOnDrop<'a>(&'a ScopedArena);
 
 impl Drop for RevokeOnDrop<'_> {

@@ -27,8 +27,8 @@ pub(crate) struct FillTurn<'b> {
     start: u64,
     finished: bool,
     locked: bool,
-    /// Excludes the other copies of this library in the process, since a record lock belongs to the
-    /// process. It is dropped after the lock is released.
+    /// The claim that excludes the other copies of this library in the process, since a record lock
+    /// belongs to the process. It is dropped after the lock is released.
     _claim: ProcessClaim,
     /// The process that has the right. A child that is forked meanwhile has a copy of this turn.
     process: u32,

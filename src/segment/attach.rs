@@ -29,7 +29,7 @@ use hostbuf_protocol::range::AgreedRange;
 static ATTACHED: AtomicPtr<MappedSegment> = AtomicPtr::new(null_mut());
 /// The time within which the agent of this host has to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
-/// Held while a thread attaches. A child that is forked meanwhile attaches by itself.
+/// The lock of a thread that attaches. A child that is forked meanwhile attaches by itself.
 static ATTACHING: ProcessLock = ProcessLock::new();
 
 impl HostBuffer {

@@ -29,8 +29,8 @@ pub(crate) struct MappedSegment {
     pub(crate) fillers: Fillers,
     /// The entries that exempt the buffers from monitoring by registration caches.
     own: OnceLock<Vec<OwnRange>>,
-    /// Unmaps the memory with the last handle. `None` for the buffers of a launcher, which stay
-    /// mapped.
+    /// The mapping, which ends with the last handle. `None` for the buffers of a launcher, which
+    /// stay mapped.
     pub(crate) mapping: Option<Mapping>,
 }
 

@@ -58,7 +58,7 @@ fn has(program: &str, what: &str) -> bool {
     there
 }
 
-/// Builds tests/fixtures/installed.c by pkg-config, and runs the program.
+/// A script that builds tests/fixtures/installed.c by pkg-config, and runs the program.
 const BY_PKG_CONFIG: &str = r#"
     cc -std=c11 -Wall -Wextra -Werror $ROOT/tests/fixtures/installed.c -o dynamic $(pkg-config --cflags --libs hostbuf) \
         -Wl,-rpath,$(pkg-config --variable=libdir hostbuf)

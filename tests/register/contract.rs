@@ -144,7 +144,7 @@ struct FlawedRegistrar {
     overlap: Overlap,
     next: AtomicU64,
     live: Mutex<Vec<(u64, Memory)>>,
-    /// Held during each call that must not run concurrently.
+    /// The lock of a call that must not run concurrently.
     call: Mutex<()>,
     calls: AtomicU64,
 }

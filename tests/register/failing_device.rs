@@ -182,7 +182,8 @@ fn invalidate_reports_its_failed_deregistration() {
     assert_eq!(failing.live.load(Ordering::Relaxed), 3);
 }
 
-/// Fails to deregister the first page, but only once it is asked to deregister the second.
+/// A device that fails to deregister the first page, but only once it is asked to deregister the
+/// second.
 struct OneAfterTheOther {
     begun: Barrier,
     second: Barrier,

@@ -170,7 +170,7 @@ fn a_refused_registration_does_not_count_in_the_limit() {
     assert_eq!(pinned.allocate(64 * MIB).unwrap().len(), 64 * MIB);
 }
 
-/// Panics in one registration.
+/// A device that panics in one registration.
 struct Panics(AtomicBool);
 
 impl Registrar for Panics {

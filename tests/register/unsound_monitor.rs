@@ -39,7 +39,7 @@ impl OtherUserfaultfd {
     }
 }
 
-/// Reads one event when it is dropped; until then the thread that changed the memory waits.
+/// An event that is read when this is dropped; until then the thread that changed the memory waits.
 struct EventOnDrop<'a>(&'a OtherUserfaultfd);
 
 impl Drop for EventOnDrop<'_> {

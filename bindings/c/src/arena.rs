@@ -14,8 +14,8 @@ use library::{Arena, Error, HostBuffer};
 use crate::pointers::{c_string, input};
 use crate::status::call;
 
-/// Allocates the memory of a buffer while it is being filled. Its address is constant as long as
-/// the `hostbuf_buffer` lives. After the fill function has returned, it allocates nothing.
+/// The allocator of the memory of a buffer while it is being filled. Its address is constant as
+/// long as the `hostbuf_buffer` lives. After the fill function has returned, it allocates nothing.
 pub struct hostbuf_arena {
     arena: ScopedArena,
     start: usize,

@@ -51,12 +51,12 @@ pub struct hostbuf_options {
     pub name: *const c_char,
     /// One of `hostbuf_pages`.
     pub pages: i32,
-    /// Not 0: allocate each page at its first access. The available memory is not checked before,
-    /// and the process gets a signal if a page cannot be allocated.
+    /// Not 0 if each page is allocated at its first access. The available memory is not checked
+    /// before, and the process gets a signal if a page cannot be allocated.
     pub lazy: u8,
-    /// Not 0: include the contents in core files.
+    /// Not 0 if core files include the contents.
     pub dump: u8,
-    /// For later versions; must be 0.
+    /// Bytes for later versions, which must be 0.
     pub reserved: [u8; 2],
 }
 

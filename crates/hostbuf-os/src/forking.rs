@@ -37,8 +37,9 @@ macro_rules! hold_around_fork {
 }
 pub use hold_around_fork;
 
-/// Held while the loaded objects are listed, during which the dynamic loader holds a lock of its
-/// own. The C library does not release that lock in a child, which would wait for it for ever.
+/// The lock of a thread that lists the loaded objects, during which the dynamic loader holds a lock
+/// of its own. The C library does not release that lock in a child, which would wait for it for
+/// ever.
 static SCANNING: Mutex<()> = Mutex::new(());
 
 /// Calls `before` in a thread that forks, and `after` in the thread and in its child after the

@@ -2,7 +2,7 @@
 
 use std::sync::{LockResult, PoisonError};
 
-/// Ignores that a thread has panicked while it held a lock.
+/// An extension of the results of locks, which ignores that a thread has panicked with the lock.
 ///
 /// The state under the locks of hostbuf is consistent wherever a panic is possible, and a panic of
 /// one thread, such as in a registrar, must not make the registrations of all others unusable.

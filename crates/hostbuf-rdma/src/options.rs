@@ -38,8 +38,8 @@ pub struct FabricOptions {
     /// The maximum number of operations to one host in progress. Posting waits while there are as
     /// many.
     pub depth: u32,
-    /// Busy-polls for completions: lower latency at the cost of one core. Waiting for a signal or a
-    /// message sleeps in any case.
+    /// True if waits busy-poll for completions: lower latency at the cost of one core. A wait for a
+    /// signal or a message sleeps in any case.
     pub busy_poll: bool,
 }
 

@@ -22,10 +22,10 @@ use hostbuf_os::memlock;
 /// `/proc/self/maps` is faster.
 const FEW_PAGES: usize = 64;
 
-/// Locks pages into memory by `mlock(2)`. The kernel does not count locks: one `munlock` unlocks a
-/// page however often it was locked. This registrar therefore counts the locks, and unlocks a page
-/// with its last registration. It does not know of locks that the program makes itself, and removes
-/// them too.
+/// A registrar that locks pages into memory by `mlock(2)`. The kernel does not count locks: one
+/// `munlock` unlocks a page however often it was locked. This registrar therefore counts the locks,
+/// and unlocks a page with its last registration. It does not know of locks that the program makes
+/// itself, and removes them too.
 ///
 /// There is no device, so nothing writes: memory that is mapped read-only can be registered with
 /// [`Access::WRITE`].

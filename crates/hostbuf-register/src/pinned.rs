@@ -29,7 +29,7 @@ const FIRST_SLAB: usize = 2 << 20;
 /// The maximum length of a slab, unless a block is longer.
 const MAX_SLAB: usize = 32 << 20;
 
-/// Allocates blocks of registered memory. A freed block stays registered and serves the next
+/// An allocator of blocks of registered memory. A freed block stays registered and serves the next
 /// request of its size, so allocating again costs no registration. The slabs are released when the
 /// allocator and all its blocks are dropped.
 ///
@@ -71,7 +71,7 @@ struct Shared<R: Registrar> {
     max_slab: usize,
     /// The lock is not held while memory is mapped or registered, which may take long.
     state: Mutex<AllocatorState<R>>,
-    /// Signals that a new slab is complete or has failed.
+    /// The signal that a new slab is complete or has failed.
     grown: Condvar,
 }
 

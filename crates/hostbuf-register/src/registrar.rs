@@ -38,8 +38,8 @@ impl fmt::Display for Probe {
     }
 }
 
-/// Registers and deregisters memory with one device. The device is part of the registrar: two
-/// devices, or two contexts of one device, are two registrars.
+/// The means to register and deregister memory with one device. The device is part of the
+/// registrar: two devices, or two contexts of one device, are two registrars.
 ///
 /// # Contract
 ///

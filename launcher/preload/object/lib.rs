@@ -11,7 +11,7 @@ mod memory;
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = hostbuf_preload_start;
 
-/// The constructor. The linker is told to begin with this name.
+/// Starts the object before `main`. The linker is told to begin with this name.
 #[unsafe(no_mangle)]
 extern "C" fn hostbuf_preload_start() {
     hostbuf_preload::start();

@@ -16,7 +16,7 @@ struct PreregisteredBuffer {
     buffer: HostBuffer,
     /// The index of the device.
     device: usize,
-    /// `None` during a freeze, and after a failure to register again.
+    /// The registration. `None` during a freeze, and after a failure to register again.
     registration: Option<Registration<Device>>,
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Task {
     pub(super) fd: i32,
     pub(super) length: u64,
     pub(super) pages: Pages,
-    /// If true, a huge page that is not available is an error.
+    /// True if a huge page that is not available is an error.
     pub(super) strict: bool,
 }
 

@@ -17,7 +17,7 @@ use crate::poison::IgnorePoison;
 
 /// The anchor's table, once this copy has joined.
 static ANCHOR: AtomicPtr<CopyTable> = AtomicPtr::new(null_mut());
-/// Held while this copy joins.
+/// The lock of a thread with which this copy joins.
 static JOINING: Mutex<()> = Mutex::new(());
 /// The number of attempts to find the anchor while other threads unload libraries.
 const ATTEMPTS: usize = 16;

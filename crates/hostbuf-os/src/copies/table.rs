@@ -28,11 +28,11 @@ pub(super) struct CopyTable {
     version: AtomicPtr<c_char>,
     /// The operations of the copy, of a type that this module does not know.
     pub(super) operations: AtomicPtr<c_void>,
-    /// In the anchor: the copy that has joined last.
+    /// The copy that has joined last, in the anchor.
     first: AtomicPtr<CopyTable>,
-    /// In the anchor: the page of claims.
+    /// The page of claims, in the anchor.
     claims: AtomicPtr<ClaimsPage>,
-    /// In the anchor: the last number of a claim. A forked child continues from its parent's.
+    /// The last number of a claim, in the anchor. A forked child continues from its parent's.
     pub(super) last_claim: AtomicU64,
 }
 

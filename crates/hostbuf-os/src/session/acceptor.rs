@@ -28,8 +28,8 @@ const DESCRIPTOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// wait for them.
 const BATCH: usize = 64;
 
-/// Accepts connections, checks their users, and collects their hellos without blocking. A
-/// connection that sends anything else, or nothing, costs only itself.
+/// The acceptor of a server. It accepts connections, checks their users, and collects their hellos
+/// without blocking. A connection that sends anything else, or nothing, costs only itself.
 #[derive(Debug)]
 pub struct Acceptor {
     listener: OwnedFd,

@@ -172,7 +172,7 @@ mod tests {
     use hostbuf::job::Solo;
     use hostbuf::{AttachError, ErrorClass};
 
-    /// Returns these records, whatever is exchanged.
+    /// A bootstrap that returns these records, whatever is exchanged.
     struct Fixed(Vec<Vec<u8>>);
 
     impl Bootstrap for Fixed {

@@ -54,7 +54,7 @@ pub(crate) struct Connections {
 /// The connection to a peer that this endpoint requests.
 #[derive(Default)]
 struct Outgoing {
-    /// Locked only briefly, never while a connection is made.
+    /// The state. Its lock is held only briefly, never while a connection is made.
     state: Mutex<(OutgoingState, FailedAttempts)>,
     changed: Condvar,
 }
@@ -371,7 +371,8 @@ fn valid_sender<'p>(
     }
 }
 
-/// Reports a failure to the waiting threads if the thread that makes a connection panics.
+/// A guard that reports a failure to the waiting threads if the thread that makes a connection
+/// panics.
 struct ConnectingGuard<'a>(&'a Outgoing);
 
 impl Drop for ConnectingGuard<'_> {

@@ -44,8 +44,8 @@ pub(super) struct Slot<H> {
     start: AtomicUsize,
     end: AtomicUsize,
     word: AtomicU64,
-    /// Written while the slot is Registering or Deregistering, by the one thread that has set this
-    /// state, and read by threads with a lease.
+    /// The handle. The thread that has set the state Registering or Deregistering writes it, and
+    /// threads with a lease read it.
     handle: HandleCell<MaybeUninit<H>>,
 }
 
@@ -53,9 +53,9 @@ pub(super) struct Slot<H> {
 // no lease.
 unsafe impl<H: Send + Sync> Sync for Slot<H> {}
 
-/// Set if the registration is exempt from eviction.
+/// The bit of a registration that is exempt from eviction.
 const KEPT: u64 = 1 << 6;
-/// Set if there is a handle.
+/// The bit of a slot that has a handle.
 const FILLED: u64 = 1 << 7;
 /// The position of the set of the monitor's userfaultfds that watch the memory; the set is empty
 /// for unwatched memory.

@@ -17,9 +17,9 @@ use super::wait::sleep_time;
 #[repr(align(128))]
 pub(super) struct StateLock {
     guarded: Mutex<LockedState>,
-    /// Signalled when a waiting request may proceed.
+    /// The signal that a waiting request may proceed.
     changed: Condvar,
-    /// Signalled when the reaper has work.
+    /// The signal that the reaper has work.
     stale: Condvar,
 }
 

@@ -33,8 +33,8 @@ const CUT: usize = 2 << 20;
 /// The message for a driver whose attribute is 0.
 const NOT_FROZEN: &str = "this driver cannot register read-only memory, such as a frozen buffer";
 
-/// Registers host memory with CUDA: the GPUs of this process copy from and to it at full speed, and
-/// kernels may use it.
+/// A registrar of host memory with CUDA: the GPUs of this process copy from and to it at full
+/// speed, and kernels may use it.
 ///
 /// It holds the primary context of one device, which CUDA's runtime uses too, as long as it lives.
 /// Registrations are portable: they are valid in all contexts of the process. So one registrar is
@@ -109,7 +109,7 @@ impl CudaHandle {
     }
 }
 
-/// Makes a context current in this thread until it is dropped, which restores the caller's context.
+/// A context that is current in this thread. Dropping this restores the caller's context.
 struct Current(&'static Driver);
 
 impl Current {

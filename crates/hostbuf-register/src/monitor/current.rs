@@ -19,7 +19,7 @@ struct CurrentMonitor {
     monitor: Arc<ProcessMonitor>,
     /// The number of its users.
     users: usize,
-    /// Keeps other copies from starting a monitor. It is dropped after the monitor.
+    /// The claim that keeps other copies from starting a monitor. It is dropped after the monitor.
     _claim: ProcessClaim,
 }
 

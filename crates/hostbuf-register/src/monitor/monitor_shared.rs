@@ -39,12 +39,12 @@ pub(super) struct MonitorShared {
     pub(super) epoll: Epoll,
     pub(super) ranges: Mutex<WatchedRanges>,
     watchers: Mutex<Vec<Arc<dyn Watcher>>>,
-    /// Held while changes are applied and a sequence is odd, by the monitor's thread or by a thread
-    /// that unwatches a range. Only the monitor's thread makes system calls while it holds this
-    /// lock.
+    /// The lock of a thread that applies changes while a sequence is odd: the monitor's thread, or
+    /// a thread that unwatches a range. Only the monitor's thread makes system calls while it holds
+    /// this lock.
     pub(super) applying: Mutex<()>,
-    /// For each descriptor, the time since which only the kernel's mark has been seen, and the
-    /// sequence at that time.
+    /// The time since which only the kernel's mark has been seen, and the sequence at that time,
+    /// for each descriptor.
     pub(super) marks: Mutex<[Option<(Instant, u64)>; MOST_DESCRIPTORS]>,
     /// The number of the next mapping; modulo the number of descriptors it selects the mapping's
     /// descriptor.

@@ -21,10 +21,11 @@ struct Operations {
     /// Returns 1 if no device may get write access to a part of the range, 0 if it may, -1 if the
     /// copy cannot tell.
     is_frozen: extern "C" fn(start: usize, length: usize) -> c_int,
-    /// Ends the registrations of the range, as
+    /// The function that ends the registrations of the range, as
     /// [`FreezeObserver::prepare`](super::list::FreezeObserver).
     prepare: FreezeStep,
-    /// Ends the remaining ones, as [`FreezeObserver::commit`](super::list::FreezeObserver).
+    /// The function that ends the remaining ones, as
+    /// [`FreezeObserver::commit`](super::list::FreezeObserver).
     commit: FreezeStep,
     /// Returns the keeper of the own range that contains the range, and stores the start and the
     /// length of the whole; null if there is none.

@@ -7,9 +7,9 @@ pub(super) type Count<R> = Box<dyn Fn(&R) -> usize>;
 
 /// The additions of the author of a registrar to the suite.
 pub(super) struct Hooks<R> {
-    /// Returns the number of live registrations.
+    /// The function that returns the number of live registrations.
     pub(super) live: Option<Count<R>>,
-    /// Returns the number of pinned bytes.
+    /// The function that returns the number of pinned bytes.
     pub(super) pinned: Option<Count<R>>,
     /// Memory of other kinds, which the registrar registers.
     pub(super) samples: Vec<Box<dyn Fn() -> Memory>>,
