@@ -21,7 +21,7 @@ use hostbuf_register::own_ranges::Freezing;
 /// The time for which pages may be held by an unknown holder before they count as pinned. The
 /// kernel itself holds some pages briefly, when it migrates them or collapses them into huge pages,
 /// and so does a process that reads another's memory. (The kernel itself waits for 0.15 s.)
-const MOMENT: Duration = Duration::from_secs(1);
+const SEAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The interval between two attempts to seal.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -176,7 +176,7 @@ impl HostBuffer {
                 Ok(()) => break Proof::Sealed,
                 Err(Error::Os { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
                     let holders = writers(self);
-                    if holders.is_empty() && begun.elapsed() < MOMENT {
+                    if holders.is_empty() && begun.elapsed() < SEAL_TIMEOUT {
                         std::thread::sleep(RETRY_INTERVAL);
                         continue;
                     }

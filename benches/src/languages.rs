@@ -20,8 +20,8 @@ const STEPS: u64 = 1 << 17;
 /// A program that takes turns.
 struct LookupProgram {
     child: Child,
-    say: ChildStdin,
-    hear: BufReader<ChildStdout>,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
 }
 
 impl LookupProgram {
@@ -29,22 +29,22 @@ impl LookupProgram {
         let [program, arguments @ ..] = words else { return Err("no program".into()) };
         let mut child =
             Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let say = child.stdin.take().ok_or("no input")?;
-        let hear = BufReader::new(child.stdout.take().ok_or("no output")?);
-        Ok(LookupProgram { child, say, hear })
+        let input = child.stdin.take().ok_or("no input")?;
+        let output = BufReader::new(child.stdout.take().ok_or("no output")?);
+        Ok(LookupProgram { child, input, output })
     }
 
     fn turn<const N: usize>(&mut self, start: u64) -> Result<[f64; N], Box<dyn std::error::Error>> {
-        writeln!(self.say, "{start}")?;
+        writeln!(self.input, "{start}")?;
         let mut line = String::new();
-        self.hear.read_line(&mut line)?;
+        self.output.read_line(&mut line)?;
         let numbers: Vec<f64> = line.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>()?;
         numbers.try_into().map_err(|_| format!("a peer answered {line:?} to a turn").into())
     }
 
     fn end(self) -> BenchResult {
-        let LookupProgram { mut child, say, hear } = self;
-        drop((say, hear));
+        let LookupProgram { mut child, input, output } = self;
+        drop((input, output));
         let status = child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("a peer ended with {status}").into()) }
     }

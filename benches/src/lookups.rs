@@ -82,7 +82,7 @@ pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> BenchResu
             let (elapsed, sum) = timed(|| lanes(table.at, table.next, words, STEPS));
             table.next = (table.next + sum) % words;
             let each_lane = elapsed.as_secs_f64() / STEPS as f64;
-            tell(&table.name, private_thp, pages, each, each_lane);
+            print_row(&table.name, private_thp, pages, each, each_lane);
         }
     }
     drop(buffers);
@@ -91,7 +91,7 @@ pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> BenchResu
 }
 
 /// Prints a table's time for every row that contains the table.
-fn tell(name: &str, private_thp: &str, pages: &[&str], chain: f64, lanes: f64) {
+fn print_row(name: &str, private_thp: &str, pages: &[&str], chain: f64, lanes: f64) {
     for (kind, each) in [("lookup", chain), ("lookup16", lanes)] {
         for page in pages {
             if name == format!("buffer-{page}") {

@@ -82,9 +82,9 @@ impl Segments {
         let mut before = 0;
         for segment in self.buffers.iter_mut().filter(|s| !s.identity.lazy) {
             let (length, pages) = (segment.identity.length, segment.identity.pages);
-            let mut tell = |done| progress(before + done);
+            let mut report = |done| progress(before + done);
             let huge =
-                populate::populate(segment.fd.as_fd(), length, pages, segment.strict, workers, &mut tell)?;
+                populate::populate(segment.fd.as_fd(), length, pages, segment.strict, workers, &mut report)?;
             segment.identity.pages = if huge == 0 { Pages::Small } else { pages };
             segment.identity.huge = huge;
             before += length;

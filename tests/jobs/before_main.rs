@@ -347,24 +347,24 @@ fn the_exit_status_passes_through() {
 }
 
 /// A job of two ranks that print the signals that they receive.
-struct Signalled {
+struct SignalledJob {
     launcher: Child,
     lines: std::sync::mpsc::Receiver<String>,
 }
 
-impl Signalled {
-    fn start() -> (Signalled, Vec<i32>) {
-        Signalled::start_as(Command::new(hostbuf()))
+impl SignalledJob {
+    fn start() -> (SignalledJob, Vec<i32>) {
+        SignalledJob::start_as(Command::new(hostbuf()))
     }
 
-    fn start_as(mut command: Command) -> (Signalled, Vec<i32>) {
+    fn start_as(mut command: Command) -> (SignalledJob, Vec<i32>) {
         let program = build("cc", "signals.c", &[]).unwrap();
         command.args(["run", "--launcher", "local", "-n", "2", "--size", "1M", "--", &program]);
         let mut launcher = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(launcher.stdout.take().unwrap());
         let (sender, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|l| sender.send(l)));
-        let job = Signalled { launcher, lines };
+        let job = SignalledJob { launcher, lines };
         let ready = [job.next(), job.next()];
         let pids = ready.iter().map(|l| l.strip_prefix("ready ").unwrap().parse().unwrap()).collect();
         (job, pids)
@@ -389,7 +389,7 @@ impl Signalled {
 #[test]
 fn signals_to_the_launcher_reach_the_ranks() {
     for (last, said) in [(Signal::SIGTERM, "got TERM"), (Signal::SIGINT, "got INT")] {
-        let (mut job, _) = Signalled::start();
+        let (mut job, _) = SignalledJob::start();
         job.arrives(Signal::SIGUSR1, "got USR1");
         job.arrives(Signal::SIGUSR2, "got USR2");
         job.arrives(Signal::SIGHUP, "got HUP");
@@ -400,7 +400,7 @@ fn signals_to_the_launcher_reach_the_ranks() {
 
 #[test]
 fn a_stopped_launcher_stops_its_ranks_and_continues_them() {
-    let (mut job, ranks) = Signalled::start();
+    let (mut job, ranks) = SignalledJob::start();
     let launcher = job.launcher.id() as i32;
     let state = |pid: i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -433,14 +433,14 @@ fn a_launcher_that_leads_its_session_is_not_stopped() {
     }
     let mut command = Command::new("setsid");
     command.arg(hostbuf());
-    let (mut job, _) = Signalled::start_as(command);
+    let (mut job, _) = SignalledJob::start_as(command);
     job.arrives(Signal::SIGTSTP, "got CONT");
     job.arrives(Signal::SIGUSR1, "got USR1");
     job.arrives(Signal::SIGTERM, "got TERM");
     job.launcher.wait().unwrap();
 }
 
-impl Drop for Signalled {
+impl Drop for SignalledJob {
     fn drop(&mut self) {
         // Ends the job after a failed test: the launcher's end ends its job.
         let _ = self.launcher.kill();

@@ -15,7 +15,7 @@ use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::unsound_monitor::is_alone;
 use crate::{MANY, READ, kept_one, skip, strict, strict_with};
 
-struct Observing;
+struct ObservingAllocator;
 
 thread_local! {
     /// The page that this thread discards; 0 for none.
@@ -70,7 +70,7 @@ fn called() {
 
 // SAFETY: every call goes to `System`, which keeps the contract; `called` neither allocates nor
 // unwinds.
-unsafe impl GlobalAlloc for Observing {
+unsafe impl GlobalAlloc for ObservingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         called();
         // SAFETY: as the caller promises.
@@ -85,7 +85,7 @@ unsafe impl GlobalAlloc for Observing {
 }
 
 #[global_allocator]
-static ALLOCATOR: Observing = Observing;
+static ALLOCATOR: ObservingAllocator = ObservingAllocator;
 
 /// Changes memory in every way that is reported, with many registrations of it, some of them
 /// leased, in two caches. Also makes the monitor give up busy pages and watch them again.

@@ -16,9 +16,9 @@ use crate::memory::{GuardedMapping, PAGE};
 use crate::{MANY, READ, Stamped, rounds, skip, strict};
 
 /// A device whose handle contains the first byte of the memory at the time of the registration.
-struct Peek(Fake);
+struct FirstByteDevice(Fake);
 
-impl Registrar for Peek {
+impl Registrar for FirstByteDevice {
     type Handle = (Stamp, u8);
     type Key = u8;
 
@@ -58,8 +58,12 @@ fn discard_while_others_ask(pages: usize, most: usize) {
     if let Probe::Missing(why) = MonitorMode::probe() {
         return skip(&format!("the strict monitor: {why}"));
     }
-    let cache =
-        RegistrationCache::new(Arc::new(Peek(Fake::new(Overlap::Free))), MANY, MonitorMode::Strict).unwrap();
+    let cache = RegistrationCache::new(
+        Arc::new(FirstByteDevice(Fake::new(Overlap::Free))),
+        MANY,
+        MonitorMode::Strict,
+    )
+    .unwrap();
     let area = GuardedMapping::new(pages);
     let last = (area.at() + (pages - 1) * PAGE) as *const u8;
     let (mut stale, mut asked, mut discards) = (0, 0, 0);

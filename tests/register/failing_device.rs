@@ -184,12 +184,12 @@ fn invalidate_reports_its_failed_deregistration() {
 
 /// A device that fails to deregister the first page, but only once it is asked to deregister the
 /// second.
-struct OneAfterTheOther {
+struct FailingAfterSecond {
     begun: Barrier,
     second: Barrier,
 }
 
-impl Registrar for OneAfterTheOther {
+impl Registrar for FailingAfterSecond {
     type Handle = ();
     type Key = ();
 
@@ -221,7 +221,7 @@ impl Registrar for OneAfterTheOther {
 
 #[test]
 fn invalidate_reports_the_failed_deregistration_of_another_thread() {
-    let device = Arc::new(OneAfterTheOther { begun: Barrier::new(2), second: Barrier::new(2) });
+    let device = Arc::new(FailingAfterSecond { begun: Barrier::new(2), second: Barrier::new(2) });
     let cache = RegistrationCache::new(device.clone(), MANY, MonitorMode::Explicit).unwrap();
     let first = cache.get(at(PAGE), PAGE, READ).unwrap();
     drop(cache.get(at(2 * PAGE), PAGE, READ).unwrap());

@@ -116,7 +116,7 @@ fn freezing_waits_for_a_registration_in_progress_and_ends_it() {
 fn a_failed_deregistration_prevents_freezing() {
     let buffer = filled();
     let start = page(&buffer, 0);
-    let stuck = Arc::new(Stuck(Fake::new(Overlap::Free)));
+    let stuck = Arc::new(LeakingDevice(Fake::new(Overlap::Free)));
     let held = buffer.register(&stuck, .., Access::WRITE).unwrap();
     assert!(held.deregister().is_err());
     assert!(matches!(buffer.freeze(&Solo), Err(hostbuf::Error::Freeze { .. })));
@@ -126,9 +126,9 @@ fn a_failed_deregistration_prevents_freezing() {
 }
 
 /// The device never ends a registration.
-struct Stuck(Fake);
+struct LeakingDevice(Fake);
 
-impl Registrar for Stuck {
+impl Registrar for LeakingDevice {
     type Handle = Stamp;
     type Key = u64;
 

@@ -116,9 +116,9 @@ fn growth_stops_at_a_mapping_with_another_protection() {
 }
 
 /// A device with a limit on the length of a registration.
-struct Limited(usize);
+struct LimitedDevice(usize);
 
-impl Registrar for Limited {
+impl Registrar for LimitedDevice {
     type Handle = ();
     type Key = ();
 
@@ -154,7 +154,8 @@ fn growth_stops_at_the_longest_range_of_the_device() {
         return;
     }
     let (area, other) = (GuardedMapping::new(32), GuardedMapping::new(1));
-    let cache = RegistrationCache::new(Arc::new(Limited(12 * PAGE)), MANY, MonitorMode::Strict).unwrap();
+    let cache =
+        RegistrationCache::new(Arc::new(LimitedDevice(12 * PAGE)), MANY, MonitorMode::Strict).unwrap();
     drop(cache.get(other.pointer(), PAGE, READ).unwrap());
     for pages in 1..=12 {
         drop(cache.get(area.pointer(), pages * PAGE, READ).unwrap());

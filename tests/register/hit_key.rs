@@ -51,7 +51,7 @@ fn a_hit_returns_the_right_key_while_another_thread_evicts() {
         for _ in 0..2 {
             scope.spawn(move || {
                 // The flag is also set after a panic, so that the other threads end.
-                let _asks = Asks(asking);
+                let _asks = RequestGuard(asking);
                 let (mut seen, mut last) = (0, 0);
                 while seen < SEEN {
                     let stamp = cache.get(at(BASE), PAGE, READ).unwrap().stamp().0;
@@ -66,9 +66,9 @@ fn a_hit_returns_the_right_key_while_another_thread_evicts() {
     });
 }
 
-struct Asks<'a>(&'a AtomicUsize);
+struct RequestGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Asks<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

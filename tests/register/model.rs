@@ -20,38 +20,38 @@ const RIGHTS: [Access; 4] = [Access::READ, Access::WRITE, Access::REMOTE_READ, A
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Get(Asked),
-    TryGet(Asked),
-    GetNow(Asked),
-    GetMany([Asked; 3], usize),
+    Get(RequestedRange),
+    TryGet(RequestedRange),
+    GetNow(RequestedRange),
+    GetMany([RequestedRange; 3], usize),
     /// Drops one of the leases.
     Drop(usize),
     DropAll,
-    Invalidate(Asked),
+    Invalidate(RequestedRange),
     Flush,
     /// Makes the device refuse the next registrations, as many as this number.
     Fail(usize, i32),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct RequestedRange {
     offset: usize,
     length: usize,
     access: Access,
 }
 
-impl Asked {
+impl RequestedRange {
     fn span(self) -> Span {
         span(BASE + self.offset, self.length)
     }
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn asked() -> impl Strategy<Value = RequestedRange> {
     let length = prop_oneof![6 => 1..=2 * PAGE, 1 => 1..=9 * PAGE, 3 => Just(PAGE)];
     let offset = prop_oneof![(0..16usize).prop_map(|page| page * PAGE), 0..16 * PAGE];
     (offset, length, 0..RIGHTS.len()).prop_map(|(offset, length, rights)| {
         let access = RIGHTS[rights];
-        Asked { offset, length, access }
+        RequestedRange { offset, length, access }
     })
 }
 
@@ -74,7 +74,7 @@ struct Model<'c> {
     fake: &'c Fake,
     cache: &'c RegistrationCache<Fake>,
     budget: Budget,
-    leases: Vec<(Lease<'c, Fake>, Asked)>,
+    leases: Vec<(Lease<'c, Fake>, RequestedRange)>,
     /// The numbers of registrations that no new lease may have.
     invalid: BTreeSet<u64>,
     /// The number of leases taken, including those of a get_many that failed.
@@ -108,7 +108,7 @@ impl<'c> Model<'c> {
                 }
             }
             Step::GetMany(all, n) => {
-                let all = all.map(|one| Asked { access: all[0].access, ..one });
+                let all = all.map(|one| RequestedRange { access: all[0].access, ..one });
                 let spans: Vec<Span> = all[..n].iter().map(|one| one.span()).collect();
                 let before = self.stats_leases();
                 match self.cache.get_many(&spans, all[0].access) {
@@ -166,7 +166,7 @@ impl<'c> Model<'c> {
     }
 
     /// Returns true if a live registration that was not invalidated covers the request.
-    fn covers(&self, asked: Asked) -> bool {
+    fn covers(&self, asked: RequestedRange) -> bool {
         self.fake.live().into_iter().any(|(number, span, access)| {
             span.contains(asked.span()) && access.allows(asked.access) && !self.invalid.contains(&number)
         })
@@ -179,14 +179,14 @@ impl<'c> Model<'c> {
 
     /// Checks the result of a request for one range: a lease of an existing or new registration, or
     /// an error with a true reason.
-    fn single(&mut self, asked: Asked, result: Result<Lease<'c, Fake>>) {
+    fn single(&mut self, asked: RequestedRange, result: Result<Lease<'c, Fake>>) {
         match result {
             Ok(lease) => self.given(asked, lease),
             Err(error) => self.refused(&error, 0),
         }
     }
 
-    fn given(&mut self, asked: Asked, lease: Lease<'c, Fake>) {
+    fn given(&mut self, asked: RequestedRange, lease: Lease<'c, Fake>) {
         let Stamp(number) = lease.stamp();
         let of = self.fake.live().into_iter().find(|live| live.0 == number);
         let (_, whole, access) = of.expect("a lease has a live registration");
@@ -293,7 +293,7 @@ fn run_with_room(overlap: Overlap, steps: &[Step]) {
     // The valid registrations: number, range, rights.
     let valid: RefCell<Vec<(u64, Span, Access)>> = RefCell::default();
     let mut hits = 0;
-    let mut get = |asked: Asked| {
+    let mut get = |asked: RequestedRange| {
         let mut valid = valid.borrow_mut();
         let covers = |(_, span, access): &(u64, Span, Access)| {
             span.contains(asked.span()) && access.allows(asked.access)

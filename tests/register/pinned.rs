@@ -171,9 +171,9 @@ fn a_refused_registration_does_not_count_in_the_limit() {
 }
 
 /// A device that panics in one registration.
-struct Panics(AtomicBool);
+struct PanickingDevice(AtomicBool);
 
-impl Registrar for Panics {
+impl Registrar for PanickingDevice {
     type Handle = ();
     type Key = ();
 
@@ -199,7 +199,7 @@ impl Registrar for Panics {
 
 #[test]
 fn a_panicking_registration_does_not_count_in_the_limit() {
-    let pinned = PinnedAlloc::new(Arc::new(Panics(AtomicBool::new(false))), READ, 2 * MIB);
+    let pinned = PinnedAlloc::new(Arc::new(PanickingDevice(AtomicBool::new(false))), READ, 2 * MIB);
     catch_unwind(AssertUnwindSafe(|| pinned.allocate(100).map(drop))).unwrap_err();
     assert_eq!(pinned.allocate(2 * MIB).unwrap().registered().len(), 2 * MIB);
 }

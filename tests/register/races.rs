@@ -160,14 +160,14 @@ fn a_lease_is_send_and_not_clone() {
 }
 
 /// A device that delays deregistrations at one address until the test allows them.
-struct Slow {
+struct SlowDevice {
     at: usize,
     /// The pair (requested, allowed) for the deregistration.
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }
 
-impl Slow {
+impl SlowDevice {
     fn wait_until(&self, ready: impl Fn(&(bool, bool)) -> bool) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |state| !ready(state)).unwrap());
@@ -179,7 +179,7 @@ impl Slow {
     }
 }
 
-impl Registrar for Slow {
+impl Registrar for SlowDevice {
     type Handle = ();
     type Key = ();
 
@@ -209,7 +209,7 @@ impl Registrar for Slow {
 /// invalidate waits for deregistrations in its own range, and for no others.
 #[test]
 fn invalidate_waits_only_for_its_own_range() {
-    let slow = Slow { at: 0x1000, state: Mutex::default(), changed: Condvar::new() };
+    let slow = SlowDevice { at: 0x1000, state: Mutex::default(), changed: Condvar::new() };
     let cache = RegistrationCache::new(Arc::new(slow), MANY, MonitorMode::Explicit).unwrap();
     drop(cache.get(at(0x1000), 64, READ).unwrap());
     drop(cache.get(at(0x2000), 64, READ).unwrap());

@@ -36,7 +36,7 @@ const RUNTIMES: [&[u8]; 12] = [
 ];
 
 /// Prepares the environment of a container runtime for the program that it starts.
-pub(crate) fn leave(environment: &mut Environment) {
+pub(crate) fn prepare(environment: &mut Environment) {
     let program = Path::of_link(b"/proc/self/exe\0");
     let name = program.bytes().rsplit(|&b| b == b'/').next().unwrap_or(&[]);
     // Charliecloud keeps descriptors open and always mounts the host's /proc; bubblewrap mounts one

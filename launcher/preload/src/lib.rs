@@ -85,7 +85,7 @@ pub fn start() {
         None => match late::attach(name, territory(), &mut agreed) {
             Ok(()) => true,
             Err(why) => {
-                unreachable::tell(&mut environment, why, &agreed);
+                unreachable::report_unless_over(&mut environment, why, &agreed);
                 false
             }
         },
@@ -96,7 +96,7 @@ pub fn start() {
     };
     publish::publish(&mut environment, range.as_ref());
     container::enter(&mut environment);
-    container::leave(&mut environment);
+    container::prepare(&mut environment);
 }
 
 /// Returns whether this process is `hostbuf exec` itself, which does not vote. (The engine passes

@@ -16,7 +16,7 @@ const JOB_OVER: &[u8] = b"the job is over, and its agent has ended";
 
 /// [Reports](report) that this process has no buffer although its job may be running. If the job
 /// is over or has failed, reports this only if the user demands a buffer (`--require`).
-pub(crate) fn tell(environment: &mut Environment, why: LateError, answer: &PacketBuffer) {
+pub(crate) fn report_unless_over(environment: &mut Environment, why: LateError, answer: &PacketBuffer) {
     let errno = match why {
         LateError::Unreachable(errno) => errno,
         LateError::JobFailed => {

@@ -17,7 +17,7 @@ const STRETCH: u64 = 16 << 30;
 /// others fault. Returns the number of bytes on huge pages.
 pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> Result<u64, i32> {
     let tally = &Tally::default();
-    let mut tell = || progress(tally.done.load(Ordering::Relaxed));
+    let mut report = || progress(tally.done.load(Ordering::Relaxed));
     for start in (0..task.length).step_by(STRETCH as usize) {
         let end = (start + STRETCH).min(task.length);
         let whole = &FileView::map(task.fd, start, end - start, task.pages)?;
@@ -43,9 +43,9 @@ pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> R
             let others: Vec<_> = others.into_iter().filter_map(other).collect();
             begun.iter().take(others.len()).for_each(drop);
             drop(closed);
-            let own = task.work(tally, end, PopulateMethod::Write, view, &mut tell);
+            let own = task.work(tally, end, PopulateMethod::Write, view, &mut report);
             while others.iter().any(|w| !w.is_finished()) {
-                tell();
+                report();
                 std::thread::sleep(Duration::from_millis(1));
             }
             others.into_iter().fold(own, |all, w| all.and(w.join().unwrap_or(Err(libc::EIO))))

@@ -80,14 +80,14 @@ impl Task {
     }
 
     /// Claims windows below `end` and allocates their pages, until none is left or a worker has
-    /// failed. `view` returns the mapping of a window, and `tell` is called after each window.
+    /// failed. `view` returns the mapping of a window, and `report` is called after each window.
     pub(super) fn work<V: AsRef<FileView>>(
         &self,
         tally: &Tally,
         end: u64,
         method: PopulateMethod,
         view: impl Fn(u64, u64) -> Result<(V, u64), i32>,
-        tell: &mut dyn FnMut(),
+        report: &mut dyn FnMut(),
     ) -> Result<(), i32> {
         while let Some((at, length)) = tally.claim(self.window(), end) {
             let taken = match method {
@@ -99,7 +99,7 @@ impl Task {
             if self.pages == Pages::Small {
                 tally.done.fetch_add(length, Ordering::Relaxed);
             }
-            tell();
+            report();
         }
         Ok(())
     }

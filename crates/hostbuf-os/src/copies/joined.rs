@@ -80,7 +80,7 @@ fn join_first(operations: *const c_void) -> Result<(), NotJoined> {
     // Without the lock: the loader has locks of its own, under which it runs constructors.
     let (own, anchor) = find_anchor()?;
     anchor.map_claims().map_err(|e| NotJoined(format!("mapping a page: {e}")))?;
-    let path = CString::new(own.path_for_people()).unwrap_or_default();
+    let path = CString::new(own.display_path()).unwrap_or_default();
     let _joining = joining();
     if !ANCHOR.load(Ordering::Acquire).is_null() {
         return Ok(());
@@ -100,7 +100,7 @@ fn find_anchor() -> Result<(FoundCopy, &'static CopyTable), NotJoined> {
     for _ in 0..ATTEMPTS {
         let (own, first) = own_and_first()?;
         if !own.keep_loaded() {
-            return Err(NotJoined(format!("{} cannot be kept loaded", own.path_for_people())));
+            return Err(NotJoined(format!("{} cannot be kept loaded", own.display_path())));
         }
         // Nothing is listed before an object that is first and stays loaded.
         if std::ptr::eq(own.table, first.table) {
@@ -154,7 +154,7 @@ pub fn is_alone() -> bool {
 pub fn incompatible() -> Option<CopyName> {
     let mut copies = note::scan().into_iter();
     let copy = copies.find(|copy| copy.abi != ABI)?;
-    Some(CopyName { path: copy.path_for_people(), version: copy.version })
+    Some(CopyName { path: copy.display_path(), version: copy.version })
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub(super) struct FoundCopy {
 
 impl FoundCopy {
     /// Returns the path of the object.
-    pub(super) fn path_for_people(&self) -> String {
+    pub(super) fn display_path(&self) -> String {
         let program =
             || std::env::current_exe().map_or("the program".into(), |path| path.display().to_string());
         match self.is_program {

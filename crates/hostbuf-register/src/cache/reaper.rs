@@ -56,14 +56,14 @@ struct BudgetPressure {
 impl BudgetPressure {
     /// Returns whether the statistics since the last call show a budget that is too small, for the
     /// first time.
-    fn is_first_sign(&mut self, stats: &Stats) -> bool {
+    fn detects_pressure(&mut self, stats: &Stats) -> bool {
         let requests = stats.hits + stats.misses;
         let (evicted, requested) =
             (stats.evictions.saturating_sub(self.evictions), requests.saturating_sub(self.requests));
         (self.evictions, self.requests) = (stats.evictions, requests);
-        let is_sign = !self.reported && evicted >= MANY_EVICTIONS && evicted * 2 > requested;
-        self.reported |= is_sign;
-        is_sign
+        let is_detected = !self.reported && evicted >= MANY_EVICTIONS && evicted * 2 > requested;
+        self.reported |= is_detected;
+        is_detected
     }
 }
 
@@ -79,7 +79,7 @@ fn run<R: Registrar>(shared: &CacheShared<R>) {
         if folded.elapsed() >= FOLD_INTERVAL {
             folded = Instant::now();
             let stats = shared.stats();
-            if pressure.is_first_sign(&stats) {
+            if pressure.detects_pressure(&stats) {
                 tracing::warn!(
                     device = shared.registrar.name(),
                     registrations = stats.registrations,
@@ -128,18 +128,22 @@ mod tests {
     fn a_budget_that_is_too_small_is_reported_once() {
         let stats = |hits, misses, evictions| Stats { hits, misses, evictions, ..Stats::default() };
         let mut pressure = BudgetPressure::default();
-        assert!(!pressure.is_first_sign(&stats(0, MANY_EVICTIONS - 1, MANY_EVICTIONS - 1)), "few");
+        assert!(!pressure.detects_pressure(&stats(0, MANY_EVICTIONS - 1, MANY_EVICTIONS - 1)), "few");
         assert!(
-            !pressure.is_first_sign(&stats(2 * MANY_EVICTIONS, 3 * MANY_EVICTIONS, 2 * MANY_EVICTIONS)),
+            !pressure.detects_pressure(&stats(2 * MANY_EVICTIONS, 3 * MANY_EVICTIONS, 2 * MANY_EVICTIONS)),
             "mostly hits"
         );
-        assert!(pressure.is_first_sign(&stats(2 * MANY_EVICTIONS, 6 * MANY_EVICTIONS, 5 * MANY_EVICTIONS)));
+        assert!(pressure.detects_pressure(&stats(
+            2 * MANY_EVICTIONS,
+            6 * MANY_EVICTIONS,
+            5 * MANY_EVICTIONS
+        )));
         assert!(
-            !pressure.is_first_sign(&stats(2 * MANY_EVICTIONS, 9 * MANY_EVICTIONS, 8 * MANY_EVICTIONS)),
+            !pressure.detects_pressure(&stats(2 * MANY_EVICTIONS, 9 * MANY_EVICTIONS, 8 * MANY_EVICTIONS)),
             "it has been reported"
         );
         // Counts that are read during a request may decrease a little.
         let mut pressure = BudgetPressure { requests: 10, ..BudgetPressure::default() };
-        assert!(!pressure.is_first_sign(&stats(5, 0, 0)));
+        assert!(!pressure.detects_pressure(&stats(5, 0, 0)));
     }
 }

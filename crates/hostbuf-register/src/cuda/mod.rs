@@ -110,16 +110,16 @@ impl CudaHandle {
 }
 
 /// A context that is current in this thread. Dropping this restores the caller's context.
-struct Current(&'static Driver);
+struct CurrentContext(&'static Driver);
 
-impl Current {
-    fn of(driver: &'static Driver, context: sys::CUcontext) -> std::result::Result<Current, Code> {
+impl CurrentContext {
+    fn of(driver: &'static Driver, context: sys::CUcontext) -> std::result::Result<CurrentContext, Code> {
         // SAFETY: the context is retained as long as its owner lives.
-        driver.check(unsafe { (driver.push)(context) }).map(|()| Current(driver))
+        driver.check(unsafe { (driver.push)(context) }).map(|()| CurrentContext(driver))
     }
 }
 
-impl Drop for Current {
+impl Drop for CurrentContext {
     fn drop(&mut self) {
         let (driver, mut popped) = (self.0, null_mut());
         // SAFETY: pops the context that `of` has pushed in this thread; calls in between push and
@@ -319,7 +319,7 @@ impl Registrar for CudaHost {
             let why = "CUDA does not work in a forked child: make a CudaHost in a process whose parent has not used CUDA before the fork";
             return Err(self.refused(span, access, why.into(), None));
         }
-        let _current = Current::of(self.driver, self.context)
+        let _current = CurrentContext::of(self.driver, self.context)
             .map_err(|code| self.failed(span, access, "cuCtxPushCurrent", code))?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let mut pinned = self.pin_all(span, flags);
@@ -359,7 +359,7 @@ impl Registrar for CudaHost {
     fn deregister(&self, memory: &Memory, handle: CudaHandle) -> Result<()> {
         let span = memory.require_host(|| self.name())?;
         let failed = |doing, code| self.failed(span, handle.access, doing, code);
-        let _current = match Current::of(self.driver, self.context) {
+        let _current = match CurrentContext::of(self.driver, self.context) {
             Ok(current) => current,
             // As in `unpin`.
             Err(code) if code.is(Known::CUDA_ERROR_DEINITIALIZED) => return Ok(()),

@@ -98,7 +98,7 @@ impl MonitorShared {
     /// them quiet.
     pub(super) fn verify(&self, set: DescriptorSet) -> Result<(), Unsettled> {
         let mut result = Ok(());
-        for one in self.sequences.in_set(set).filter(|one| !one.userfault.is_at_hand()) {
+        for one in self.sequences.in_set(set).filter(|one| !one.userfault.is_current_file()) {
             one.mark_unsound();
             self.warn_of_unknown_descriptor();
             result = Err(Unsettled::Unknown);

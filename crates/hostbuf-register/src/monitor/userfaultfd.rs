@@ -116,7 +116,7 @@ impl Userfaultfd {
     }
 
     /// Returns whether the calling thread has this userfaultfd, and not another file in its place.
-    pub(super) fn is_at_hand(&self) -> bool {
+    pub(super) fn is_current_file(&self) -> bool {
         file_of(&self.fd).is_ok_and(|file| file == self.file)
     }
 
@@ -170,7 +170,7 @@ impl ChangeMark for Userfaultfd {
     /// read, would rule them out. But the kernel then takes a page fault, so the request costs 680
     /// ns instead of 165 ns (Linux 6.18, x86-64), valgrind reports the operand, and a driver that
     /// copies the operand before it checks the request answers `EFAULT` too. So each miss checks
-    /// the file itself ([`is_at_hand`](Userfaultfd::is_at_hand)).
+    /// the file itself ([`is_current_file`](Userfaultfd::is_current_file)).
     #[inline(always)]
     fn state(&self) -> ChangeState {
         let none = [0u64; 3];

@@ -20,7 +20,7 @@ use crate::span::Span;
 const UNCLEAR: u32 = 50;
 /// The time for which a request waits for a discard, before its memory is registered for the lease
 /// only.
-const WHILE_PAGES_GO: Duration = GAP.saturating_mul(4);
+const DISCARD_TIMEOUT: Duration = GAP.saturating_mul(4);
 /// The number of watched ranges from which on a new range is watched by its neighbour's descriptor,
 /// so that the kernel can join the two mappings: the default limit is 65 530 mappings per process.
 const CROWDED: usize = 1 << 13;
@@ -71,7 +71,7 @@ impl MonitorShared {
                 continue;
             }
             let going = matches!(pages, DiscardState::Going(_) | DiscardState::Gap(_));
-            if going && begun.elapsed() > WHILE_PAGES_GO {
+            if going && begun.elapsed() > DISCARD_TIMEOUT {
                 return Err(Unwatched::Busy);
             }
             match pages {
