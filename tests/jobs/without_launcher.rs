@@ -46,7 +46,7 @@ impl ExecJob {
         let start = process::start_time(own).expect("this process runs");
         let mut command = Command::new(hostbuf());
         command.args(["agent", "--job=1", &format!("--buffer=size={bytes}")]);
-        command.arg(format!("--socket={}", self.socket())).arg(format!("--lifeline={own}:{start}"));
+        command.arg(format!("--socket={}", self.socket())).arg(format!("--watched-process={own}:{start}"));
         ChildProcess::start(command.stdin(Stdio::null()))
     }
 }
@@ -107,7 +107,7 @@ fn all_clients_of_a_process_learn_of_the_failure_that_one_of_them_prints() {
     let agent = job.agent("50T");
     wait_for_failure(&job);
     let files = format!("/proc/{}/fd", agent.0.id());
-    // The agent watches the test as its lifeline, and once more for each connection.
+    // The agent watches the test as its watched process, and once more for each connection.
     let watches = |count: usize| {
         let is_process = |to: std::path::PathBuf| to.to_string_lossy().contains("pidfd");
         eventually("the agent's watches", SOON, || {

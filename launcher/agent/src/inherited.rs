@@ -30,10 +30,10 @@ pub(super) fn adopt(fd: RawFd) -> Result<OwnedFd> {
 ///
 /// # Errors
 /// [`Error::Attach`] if that process has ended already.
-pub(super) fn lifeline(spec: &Spec) -> Result<Option<OwnedFd>> {
+pub(super) fn watched_process(spec: &Spec) -> Result<Option<OwnedFd>> {
     let gone =
         || Error::from(AttachError::AgentGone { why: "the process that this agent serves has ended".into() });
-    let (pid, known) = match spec.lifeline {
+    let (pid, known) = match spec.watched_process {
         Some(l) => (l.pid, Some(l.start)),
         None => (nix::unistd::getppid().as_raw(), None),
     };

@@ -91,7 +91,8 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
     };
     // From here on the signals have their default effect.
     let _ = SigSet::all().thread_unblock();
-    while !coordinator.is_finished() && may_wait(ending.get()) && !has_ended(served.lifeline.as_ref()) {
+    while !coordinator.is_finished() && may_wait(ending.get()) && !has_ended(served.watched_process.as_ref())
+    {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::process::exit(served.status)

@@ -18,10 +18,11 @@ pub struct Spec {
     /// The listening socket, if the process that starts this agent has opened it.
     pub listener: Option<i32>,
     /// The process with which the agent ends, if it is not its parent.
-    pub lifeline: Option<Lifeline>,
+    pub watched_process: Option<WatchedProcess>,
     /// True if a launcher reads reports. Without one, the ranks print errors.
     pub reports: bool,
-    /// True if the agent ends the processes that have the job's buffers when the lifeline ends.
+    /// True if the agent ends the processes that have the job's buffers when the watched process
+    /// ends.
     pub ends_processes: bool,
     /// The program of every rank, if each host with an agent has ranks. The agents then look for it
     /// before the ranks start.
@@ -33,18 +34,18 @@ pub struct Spec {
 /// The pid and the start time of a process: a later process with the same pid starts later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Lifeline {
+pub struct WatchedProcess {
     /// The process ID.
     pub pid: i32,
     /// The start time in clock ticks after boot.
     pub start: u64,
 }
 
-impl Lifeline {
+impl WatchedProcess {
     /// Makes the identity of the process with this ID and this start time.
     #[must_use]
-    pub fn new(pid: i32, start: u64) -> Lifeline {
-        Lifeline { pid, start }
+    pub fn new(pid: i32, start: u64) -> WatchedProcess {
+        WatchedProcess { pid, start }
     }
 }
 
@@ -57,7 +58,7 @@ impl Spec {
             socket,
             buffers,
             listener: None,
-            lifeline: None,
+            watched_process: None,
             reports: false,
             ends_processes: false,
             program: None,
@@ -70,7 +71,7 @@ impl Spec {
         let mut list = vec![format!("--job={:032x}", self.job), format!("--socket={}", self.socket)];
         list.extend(self.buffers.iter().map(|b| format!("--buffer={b}")));
         list.extend(self.listener.map(|fd| format!("--listener={fd}")));
-        list.extend(self.lifeline.map(|l| format!("--lifeline={}:{}", l.pid, l.start)));
+        list.extend(self.watched_process.map(|l| format!("--watched-process={}:{}", l.pid, l.start)));
         list.extend(self.reports.then(|| "--reports".to_owned()));
         list.extend(self.ends_processes.then(|| "--ends-processes".to_owned()));
         list.extend(self.program.as_ref().map(|name| format!("--program={name}")));
@@ -92,11 +93,11 @@ impl Spec {
                 "--socket" => spec.socket = value.into(),
                 "--buffer" => spec.buffers.push(value.parse()?),
                 "--listener" => spec.listener = Some(value.parse().map_err(|_| wrong(&argument))?),
-                "--lifeline" => {
+                "--watched-process" => {
                     let parts =
                         value.split_once(':').and_then(|(p, s)| Some((p.parse().ok()?, s.parse().ok()?)));
                     let (pid, start) = parts.ok_or_else(|| wrong(&argument))?;
-                    spec.lifeline = Some(Lifeline { pid, start });
+                    spec.watched_process = Some(WatchedProcess { pid, start });
                 }
                 "--reports" => spec.reports = true,
                 "--ends-processes" => spec.ends_processes = true,
@@ -129,7 +130,7 @@ mod tests {
             socket: "hostbuf/0/x".into(),
             buffers: vec![BufferOptions::new(5).name("a"), BufferOptions::new(7).name("b").lazy()],
             listener: Some(4),
-            lifeline: Some(Lifeline { pid: 12, start: 99 }),
+            watched_process: Some(WatchedProcess { pid: 12, start: 99 }),
             reports: true,
             ends_processes: true,
             program: Some("./app".into()),

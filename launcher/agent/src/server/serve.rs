@@ -16,7 +16,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::super::first_failure::FirstFailure;
-use super::super::inherited::{adopt, lifeline};
+use super::super::inherited::{adopt, watched_process};
 use super::super::orders::{Order, ServerHandle};
 use super::super::spec::Spec;
 use super::deadline::Deadline;
@@ -46,7 +46,7 @@ pub(crate) struct ServeOutcome {
     /// order.
     pub(crate) was_cancelled: bool,
     /// The process with which the agent ends.
-    pub(crate) lifeline: Option<OwnedFd>,
+    pub(crate) watched_process: Option<OwnedFd>,
 }
 
 impl Server {
@@ -66,7 +66,7 @@ impl Server {
             None => socket::listen_on(&spec.socket)
                 .map_err(os(&format!("listening on the socket @{}", spec.socket)))?,
         };
-        let lifeline = lifeline(spec)?;
+        let watched_process = watched_process(spec)?;
         let (order_sender, orders) = mpsc::channel();
         let (events, event_receiver) = mpsc::channel();
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
@@ -80,7 +80,7 @@ impl Server {
             acceptor: Acceptor::new(listener),
             reported_shortage: false,
             crowded: false,
-            lifeline,
+            watched_process,
             local: LocalJob::of(spec),
             deadline,
             terminate,
@@ -110,14 +110,14 @@ impl Server {
             match self.turn() {
                 Ok(None) => {}
                 Ok(Some((status, was_cancelled))) => {
-                    return ServeOutcome { status, was_cancelled, lifeline: self.lifeline };
+                    return ServeOutcome { status, was_cancelled, watched_process: self.watched_process };
                 }
                 Err(error) => {
                     complain!("hostbuf-agent: {error}");
                     return ServeOutcome {
                         status: ErrorClass::Os.status().into(),
                         was_cancelled: false,
-                        lifeline: self.lifeline,
+                        watched_process: self.watched_process,
                     };
                 }
             }
@@ -221,9 +221,9 @@ impl Server {
             sources.push(WakeSource::NewConnection);
             fds.push(PollFd::new(fd, PollFlags::POLLIN));
         }
-        if let Some(lifeline) = &self.lifeline {
+        if let Some(watched_process) = &self.watched_process {
             sources.push(WakeSource::End);
-            fds.push(PollFd::new(lifeline.as_fd(), PollFlags::POLLIN));
+            fds.push(PollFd::new(watched_process.as_fd(), PollFlags::POLLIN));
         }
         for (&id, peer) in &self.peers {
             if let Some(channel) = &peer.channel {

@@ -116,7 +116,7 @@ pub(crate) struct Server {
     /// True if too many descriptors of this user are on their way: packets with descriptors wait
     /// until their receivers have read others.
     pub(super) crowded: bool,
-    pub(super) lifeline: Option<OwnedFd>,
+    pub(super) watched_process: Option<OwnedFd>,
     pub(super) local: Option<LocalJob>,
     pub(super) deadline: Deadline,
     pub(super) terminate: SignalFd,

@@ -12,7 +12,7 @@ use hostbuf_protocol::message::Message;
 
 use super::rank::{is_daemon, job_key};
 use crate::engines::Place;
-use hostbuf_agent::spec::{Lifeline, Spec};
+use hostbuf_agent::spec::{Spec, WatchedProcess};
 
 /// The time in which the agent of a host has to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -122,12 +122,12 @@ fn start(
         source,
     };
     let daemon = daemon();
-    let lifeline = process::start_time(daemon).map(|start| Lifeline::new(daemon, start));
+    let watched_process = process::start_time(daemon).map(|start| WatchedProcess::new(daemon, start));
     // The descriptor keeps its number through exec, so it must not be a standard stream.
     let fd = listener.as_raw_fd();
     let mut spec = Spec::new(job, name.into(), buffers.to_vec());
     spec.listener = Some(fd);
-    spec.lifeline = lifeline;
+    spec.watched_process = watched_process;
     spec.timeout = timeout;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg("agent").args(spec.arguments());
