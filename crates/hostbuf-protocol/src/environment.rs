@@ -19,8 +19,8 @@ pub const ENV_CONNECTION: &str = "HOSTBUF_CONNECTION";
 pub const CONNECTION_SILENT: &str = ":silent";
 
 /// The environment variable with the first buffer's address: `0x` and 16 hexadecimal digits. Only a
-/// process that has mapped the buffer has it; see [`ENV_ADDRESS_ROOM`]. With an underscore and the
-/// name of a buffer behind it, it is that buffer's address: see [`is_variable_of`].
+/// process that has mapped the buffer has it; see [`ENV_ADDRESS_PADDING`]. With an underscore and
+/// the name of a buffer behind it, it is that buffer's address: see [`is_variable_of`].
 pub const ENV_ADDRESS: &str = "HOSTBUF_ADDRESS";
 /// The environment variable with the first buffer's size in bytes, in decimal: the requested size,
 /// rounded up to whole pages. With an underscore and the name of a buffer behind it, it is that
@@ -29,13 +29,14 @@ pub const ENV_SIZE: &str = "HOSTBUF_SIZE";
 /// The name under which `hostbuf exec` reserves room for [`ENV_ADDRESS`]. The preloaded object
 /// renames the entry in place once the buffer is mapped, so a program without a buffer finds no
 /// address. Both names have the same length.
-pub const ENV_ADDRESS_ROOM: &str = "HOSTBUF_PADDING";
+pub const ENV_ADDRESS_PADDING: &str = "HOSTBUF_PADDING";
 /// The name under which `hostbuf exec` reserves room for [`ENV_SIZE`].
-pub const ENV_SIZE_ROOM: &str = "HOSTBUF_PAD2";
-/// The value of [`ENV_ADDRESS_ROOM`] and [`ENV_SIZE_ROOM`]: as long as the longest address and the
-/// longest size.
-pub const ROOM: &str = "....................";
-const _: () = assert!(ENV_ADDRESS.len() == ENV_ADDRESS_ROOM.len() && ENV_SIZE.len() == ENV_SIZE_ROOM.len());
+pub const ENV_SIZE_PADDING: &str = "HOSTBUF_PAD2";
+/// The value of [`ENV_ADDRESS_PADDING`] and [`ENV_SIZE_PADDING`]: as long as the longest address
+/// and the longest size.
+pub const PADDING: &str = "....................";
+const _: () =
+    assert!(ENV_ADDRESS.len() == ENV_ADDRESS_PADDING.len() && ENV_SIZE.len() == ENV_SIZE_PADDING.len());
 
 /// The environment variable with the inode number of the network namespace in which the host's
 /// agent listens.

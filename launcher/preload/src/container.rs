@@ -11,7 +11,9 @@ use crate::environment::Environment;
 use crate::path::Path;
 use crate::text::{ShortText, number};
 use crate::unreachable;
-use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_OBJECT, ENV_SIZE, ENV_SIZE_ROOM};
+use hostbuf_protocol::environment::{
+    ENV_ADDRESS, ENV_ADDRESS_PADDING, ENV_OBJECT, ENV_SIZE, ENV_SIZE_PADDING,
+};
 use hostbuf_raw::syscall as raw;
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -45,8 +47,8 @@ pub(crate) fn prepare(environment: &mut Environment) {
     if !passes && name != b"bwrap" && !RUNTIMES.contains(&name) {
         return;
     }
-    environment.rename_all(ENV_ADDRESS, ENV_ADDRESS_ROOM);
-    environment.rename_all(ENV_SIZE, ENV_SIZE_ROOM);
+    environment.rename_all(ENV_ADDRESS, ENV_ADDRESS_PADDING);
+    environment.rename_all(ENV_SIZE, ENV_SIZE_PADDING);
     if passes {
         return hand_over(environment);
     }

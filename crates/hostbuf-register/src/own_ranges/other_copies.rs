@@ -39,7 +39,7 @@ struct Operations {
 type FreezeStep = unsafe extern "C" fn(start: usize, length: usize, text: *mut u8, room: usize) -> usize;
 
 /// The longest message of a failed step.
-const ROOM: usize = 1024;
+const TEXT_BYTES: usize = 1024;
 
 static OPERATIONS: Operations = Operations { is_frozen, prepare, commit, find, release };
 
@@ -113,11 +113,12 @@ fn ask_for_range(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
 /// Calls `step` of every other copy.
 fn each_freezes(span: Span, step: impl Fn(&Operations) -> FreezeStep) -> std::result::Result<(), String> {
     for other in others() {
-        let mut text = [0; ROOM];
-        // SAFETY: the text is valid for writing ROOM bytes.
-        let length = unsafe { step(other.operations)(span.start(), span.len(), text.as_mut_ptr(), ROOM) };
+        let mut text = [0; TEXT_BYTES];
+        // SAFETY: the text is valid for writing TEXT_BYTES bytes.
+        let length =
+            unsafe { step(other.operations)(span.start(), span.len(), text.as_mut_ptr(), TEXT_BYTES) };
         if length != 0 {
-            let text = String::from_utf8_lossy(&text[..length.min(ROOM)]).into_owned();
+            let text = String::from_utf8_lossy(&text[..length.min(TEXT_BYTES)]).into_owned();
             return Err(format!("{text} (by the copy of the library in {})", other.name));
         }
     }

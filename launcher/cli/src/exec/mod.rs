@@ -26,10 +26,10 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::engines::Place;
+use crate::padding;
 use crate::preload_file;
 use crate::program::Program;
 use crate::register_file;
-use crate::room;
 use register_file::Preregistration;
 
 /// Run a rank of an existing job script with a buffer: `mpirun <anything> hostbuf exec --size 2G --
@@ -215,10 +215,12 @@ fn become_program(
         .env(ENV_LOCAL_SIZE, place.local_size.to_string());
     // The preloaded object writes in place, so the entries are made with enough room. An enclosing
     // job may have set its own.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(room::is_one)) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(padding::is_address_or_size))
+    {
         command.env_remove(name);
     }
-    command.envs(room::variables(arguments.names()?.iter().map(String::as_str)));
+    command.envs(padding::variables(arguments.names()?.iter().map(String::as_str)));
     command.env(ENV_REPORT, format!("{:-<REPORT_MAX$}", ""));
     command.env_remove(ENV_REQUIRE).envs(arguments.buffers.require.then_some((ENV_REQUIRE, "1")));
     command.env_remove(ENV_NETWORK).envs(network().map(|inode| (ENV_NETWORK, inode.to_string())));

@@ -8,8 +8,8 @@ use hostbuf_protocol::environment::{ENV_JOB, ENV_PREFIX};
 
 use crate::engines::{self, AgentProgram, AppContext, Engine, LaunchCommand, LaunchPlan, LaunchRequest};
 use crate::hosts::{self, Host};
+use crate::padding;
 use crate::preload_file;
-use crate::room;
 use hostbuf_agent::spec::Spec;
 
 /// The requested ranks and slots, where they are known.
@@ -133,8 +133,8 @@ fn inherited(options: &[OsString], spec: &Spec, exec: &Path) -> Option<Vec<(Stri
     }
     let mut variables =
         vec![(ENV_JOB.to_owned(), spec.socket.clone()), (ENV_PREFIX.to_owned(), exec.display().to_string())];
-    let room = room::variables(spec.buffers.iter().map(|buffer| buffer.name.as_str()));
-    variables.extend(room.into_iter().map(|(name, room)| (name, room.to_owned())));
+    let paddings = padding::variables(spec.buffers.iter().map(|buffer| buffer.name.as_str()));
+    variables.extend(paddings.into_iter().map(|(name, padding)| (name, padding.to_owned())));
     if let Some(object) = preload_file::installed() {
         let theirs = std::env::var("LD_PRELOAD")
             .ok()
