@@ -45,7 +45,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     if let Some(Err(error)) = size.map(|s| BufferOptions::new(s).check()) {
         return end("hostbuf doctor", error.class(), error);
     }
-    limits::survive_file_size();
+    limits::ignore_file_size_signal();
     let groups = [
         ("memory", memory::lines(size)),
         ("pages", pages::lines(size)),

@@ -14,8 +14,8 @@ use nix::unistd::{ForkResult, fork};
 /// Returns the result of `look` in a child of this process.
 ///
 /// # Errors
-/// The reason why there is no result within `patience`, as a clause.
-pub fn ask(patience: Duration, look: impl FnOnce() -> String) -> Result<String, String> {
+/// The reason why there is no result within `timeout`, as a clause.
+pub fn ask(timeout: Duration, look: impl FnOnce() -> String) -> Result<String, String> {
     let (mut from, mut to) = std::io::pipe().map_err(|e| format!("no pipe: {e}"))?;
     // SAFETY: this program has one thread here, so the child has a consistent state (with several
     // threads, as in tests, the C library keeps its allocator consistent). The child ends by _exit.
@@ -30,13 +30,13 @@ pub fn ask(patience: Duration, look: impl FnOnce() -> String) -> Result<String, 
         ForkResult::Parent { child } => child,
     };
     drop(to);
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut said = Vec::new();
     let answer = loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
-            Ok(0) => break Err(format!("no answer within {} s", patience.as_secs())),
+            Ok(0) => break Err(format!("no answer within {} s", timeout.as_secs())),
             Ok(_) => {}
             Err(nix::Error::EINTR) => continue,
             Err(e) => break Err(e.to_string()),
@@ -80,14 +80,14 @@ mod tests {
 
     #[test]
     fn a_child_that_answers_crashes_or_hangs_is_reported() {
-        let patience = Duration::from_secs(20);
-        assert_eq!(ask(patience, || "yes".into()), Ok("yes".into()));
-        assert_eq!(ask(patience, || std::process::abort()), Err("it crashed (SIGABRT)".into()));
+        let timeout = Duration::from_secs(20);
+        assert_eq!(ask(timeout, || "yes".into()), Ok("yes".into()));
+        assert_eq!(ask(timeout, || std::process::abort()), Err("it crashed (SIGABRT)".into()));
         let killed = || {
             let _ = nix::sys::signal::raise(Signal::SIGSYS);
             String::new()
         };
-        assert!(ask(patience, killed).unwrap_err().contains("SIGSYS"));
+        assert!(ask(timeout, killed).unwrap_err().contains("SIGSYS"));
         let hangs = || loop {
             nix::unistd::pause();
         };

@@ -49,7 +49,7 @@ fn memlock() -> Finding {
 }
 
 /// Ignores SIGXFSZ, so that a file beyond the limit causes an error that can be reported.
-pub fn survive_file_size() {
+pub fn ignore_file_size_signal() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: no handler of ours is installed; the signal is only ignored.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };

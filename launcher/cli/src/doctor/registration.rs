@@ -146,7 +146,7 @@ fn probe(preload: &Path, object: &Path) -> String {
         // SAFETY: our own objects, whose constructors do nothing outside of a job. This is a child
         // that is thrown away.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-        if handle.is_null() { Err(linker_says()) } else { Ok(handle) }
+        if handle.is_null() { Err(linker_message()) } else { Ok(handle) }
     };
     let handle = match load(preload).and_then(|_| load(object)) {
         Ok(handle) => handle,
@@ -167,7 +167,7 @@ fn probe(preload: &Path, object: &Path) -> String {
 }
 
 /// Returns the reason why the dynamic linker did not load a library.
-fn linker_says() -> String {
+fn linker_message() -> String {
     // SAFETY: the linker returns a text that is valid until the next call, or null.
     let text = unsafe {
         let text = libc::dlerror();

@@ -15,7 +15,7 @@ use crate::engines::Place;
 use hostbuf_agent::spec::{Spec, WatchedProcess};
 
 /// The time in which the agent of a host has to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The number of agents that a rank starts. An agent waits for the rank that has started it, so a
 /// further one would end as the first.
@@ -44,7 +44,7 @@ pub(super) fn find_or_start(
     };
     // The length of a socket's name is limited.
     let name = format!("hostbuf/{}/{:032x}", nix::unistd::geteuid(), hash(key.as_bytes()));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
     let (mut started, mut ended) = (0, 0);
     loop {
         match Session::open(&name, hello) {

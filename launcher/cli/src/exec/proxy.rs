@@ -25,7 +25,7 @@ pub(super) fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> R
             message @ Message::Ballot { length, candidates } => {
                 let vote = ballot::answer(&mut holds, &message, |reply| match reply {
                     Message::Votes { mask, refusal } => {
-                        let own = strike(program, candidates.as_slice(), length as usize, *mask);
+                        let own = remove_covered(program, candidates.as_slice(), length as usize, *mask);
                         let refusal = refusal.or(own.1);
                         send(&Message::Votes { mask: own.0, refusal })
                     }
@@ -79,7 +79,7 @@ fn understood(packet: &Packet) -> Result<Message<'_>, JobError> {
 
 /// Returns the votes without those for candidates that the program's own segments will cover, and
 /// the first such candidate.
-fn strike<'a>(
+fn remove_covered<'a>(
     program: &'a Program,
     candidates: &[usize],
     length: usize,

@@ -14,10 +14,10 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 
 /// The interval at which [`end`] looks for remaining processes.
-const PACE: Duration = Duration::from_millis(10);
+const SCAN_INTERVAL: Duration = Duration::from_millis(10);
 /// The time that a process may take to end after SIGKILL. A process of another user does not end,
 /// nor one that waits in the kernel for a lost file server.
-const UNKILLABLE: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest number of generations followed: a longer chain of parents means that process numbers
 /// were reused meanwhile.
 const MOST_GENERATIONS: usize = 1024;
@@ -91,23 +91,23 @@ pub(super) fn signal(pids: &[i32], signal: Signal) {
 
 /// The times that descendants get to end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct EndTimeouts {
     /// The time to end by themselves.
     pub(super) linger: Duration,
     /// The time between SIGTERM and SIGKILL.
     pub(super) grace: Duration,
 }
 
-impl Patience {
-    /// Sends SIGKILL at once.
-    pub(super) const NONE: Patience = Patience { linger: Duration::ZERO, grace: Duration::ZERO };
+impl EndTimeouts {
+    /// The times of an end by SIGKILL at once.
+    pub(super) const IMMEDIATE: EndTimeouts = EndTimeouts { linger: Duration::ZERO, grace: Duration::ZERO };
 }
 
 /// Ends all descendants of this process except `except` and their descendants. Once `hurry` returns
 /// true, they get no more time to end by themselves.
-pub(super) fn end(except: &[u32], mut patience: Patience, mut hurry: impl FnMut() -> bool) {
+pub(super) fn end(except: &[u32], mut timeouts: EndTimeouts, mut hurry: impl FnMut() -> bool) {
     let begun = Instant::now();
-    let mut asked = patience.grace.is_zero();
+    let mut asked = timeouts.grace.is_zero();
     loop {
         reap(except);
         let left = living(except);
@@ -115,10 +115,10 @@ pub(super) fn end(except: &[u32], mut patience: Patience, mut hurry: impl FnMut(
             return;
         }
         if hurry() {
-            patience.linger = Duration::ZERO;
+            timeouts.linger = Duration::ZERO;
         }
         let over = begun.elapsed();
-        if over > patience.linger + patience.grace + UNKILLABLE {
+        if over > timeouts.linger + timeouts.grace + KILL_TIMEOUT {
             let named = left.iter().map(|&pid| format!("{pid} ({})", process::name(pid))).collect::<Vec<_>>();
             hostbuf_agent::complain!(
                 "hostbuf run: processes of this job on {} have not ended after SIGKILL: {}; they may hold the job's memory until \
@@ -128,12 +128,12 @@ pub(super) fn end(except: &[u32], mut patience: Patience, mut hurry: impl FnMut(
             );
             return;
         }
-        if over >= patience.linger + patience.grace {
+        if over >= timeouts.linger + timeouts.grace {
             signal(&left, Signal::SIGKILL);
-        } else if !asked && over >= patience.linger {
+        } else if !asked && over >= timeouts.linger {
             asked = true;
             signal(&left, Signal::SIGTERM);
         }
-        std::thread::sleep(PACE);
+        std::thread::sleep(SCAN_INTERVAL);
     }
 }

@@ -137,8 +137,8 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     for_exec.extend(engine.spawns_ranks().then(|| "--agent-watched".to_owned()));
     let plan = plan::plan(&command, &agent, &hosts, &contexts, &options, &spec, &for_exec)?;
     let size = RequestedSize::new(&contexts, &hosts);
-    let voice = supervise::Voice { quiet: arguments.quiet, verbose: arguments.verbose };
-    supervise::supervise(&command, plan, size, voice)
+    let verbosity = supervise::Verbosity { quiet: arguments.quiet, verbose: arguments.verbose };
+    supervise::supervise(&command, plan, size, verbosity)
 }
 
 /// Checks that the engine can start ranks on `hosts`.

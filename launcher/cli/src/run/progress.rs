@@ -15,7 +15,7 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// The progress of all hosts as one.
 pub(super) struct Progress {
-    taking: WorkProgress,
+    allocation: WorkProgress,
     /// The work on each buffer, by name.
     filling: BTreeMap<String, WorkProgress>,
     quiet: bool,
@@ -33,13 +33,17 @@ struct WorkProgress {
 
 impl Progress {
     pub(super) fn new(quiet: bool) -> Progress {
-        Progress { taking: WorkProgress::new("allocating memory".into()), filling: BTreeMap::new(), quiet }
+        Progress {
+            allocation: WorkProgress::new("allocating memory".into()),
+            filling: BTreeMap::new(),
+            quiet,
+        }
     }
 
     /// Updates the number of bytes that a host has allocated.
-    pub(super) fn taking(&mut self, host: String, done: u64, total: u64) {
+    pub(super) fn allocation(&mut self, host: String, done: u64, total: u64) {
         if !self.quiet {
-            self.taking.tell(host, done, Some(total));
+            self.allocation.report(host, done, Some(total));
         }
     }
 
@@ -51,7 +55,7 @@ impl Progress {
         let fresh = || WorkProgress::new(format!("filling buffer \"{buffer}\""));
         let work = self.filling.entry(buffer.to_owned()).or_insert_with(fresh);
         if !ended {
-            return work.tell(host, done, None);
+            return work.report(host, done, None);
         }
         work.hosts.remove(&host);
         if work.hosts.is_empty() {
@@ -61,13 +65,13 @@ impl Progress {
     }
 
     /// Ends the progress of allocation.
-    pub(super) fn taken(&mut self) {
-        self.taking.end();
+    pub(super) fn allocation_ended(&mut self) {
+        self.allocation.end();
     }
 
     /// Ends all progress.
     pub(super) fn end(&mut self) {
-        self.taking.end();
+        self.allocation.end();
         self.filling.values_mut().for_each(WorkProgress::end);
     }
 }
@@ -81,7 +85,7 @@ impl WorkProgress {
         WorkProgress { what, begun: Instant::now(), hosts: BTreeMap::new(), bar: None, said: None }
     }
 
-    fn tell(&mut self, host: String, done: u64, total: Option<u64>) {
+    fn report(&mut self, host: String, done: u64, total: Option<u64>) {
         self.hosts.insert(host, (done, total));
         if self.begun.elapsed() < SHORT {
             return;

@@ -127,23 +127,23 @@ impl Job {
     }
 
     /// Describes all damage of the control page, or the reason why it is missing.
-    pub fn troubles(&self) -> Vec<String> {
-        let mut troubles: Vec<String> = self.control.as_ref().err().cloned().into_iter().collect();
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems: Vec<String> = self.control.as_ref().err().cloned().into_iter().collect();
         for buffer in &self.buffers {
             let Some(state) = &buffer.state else { continue };
             let words =
                 [state.fill.as_ref().err(), state.generation.as_ref().err(), state.high_water.as_ref().err()];
-            troubles.extend(words.into_iter().flatten().map(|why| format!("buffer {}: {why}", buffer.name)));
+            problems.extend(words.into_iter().flatten().map(|why| format!("buffer {}: {why}", buffer.name)));
         }
         if let Ok(snapshot) = &self.control {
             // Registrations are for display only, so one line is enough for all of them.
             let damaged = snapshot.registrations.iter().filter_map(|r| r.as_ref().err());
             let damaged: Vec<&String> = damaged.chain(snapshot.unlisted.as_ref().err()).collect();
             if let Some(first) = damaged.first() {
-                troubles.push(format!("the list of registrations ({} damaged): {first}", damaged.len()));
+                problems.push(format!("the list of registrations ({} damaged): {first}", damaged.len()));
             }
         }
-        troubles
+        problems
     }
 }
 

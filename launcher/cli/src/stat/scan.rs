@@ -132,7 +132,7 @@ pub(super) fn process(pid: i32, uid: u32) -> Option<Process> {
     // The kernel walks all page tables of a process for smaps, so it is read only if maps names a
     // hostbuf file.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    if mentions_us(&maps) {
+    if maps_buffer(&maps) {
         // A kernel without smaps has maps, whose lines are the headers of smaps.
         let smaps = fs::read(format!("/proc/{pid}/smaps")).unwrap_or(maps);
         areas = parse_smaps(&String::from_utf8_lossy(&smaps));
@@ -155,7 +155,7 @@ fn inner_number(status: &str) -> Option<u32> {
     numbers.split_ascii_whitespace().last()?.parse().ok()
 }
 
-fn mentions_us(maps: &[u8]) -> bool {
+fn maps_buffer(maps: &[u8]) -> bool {
     const MARK: &[u8] = b"/memfd:hostbuf:";
     maps.windows(MARK.len()).any(|window| window == MARK)
 }
@@ -188,7 +188,7 @@ pub fn parse_smaps(text: &str) -> Vec<Area> {
     let mut current: Option<Area> = None;
     for line in text.lines() {
         if let Some(header) = parse_header(line) {
-            current.replace(header.unwrap_or_else(nobody)).into_iter().for_each(|a| add(&mut areas, a));
+            current.replace(header.unwrap_or_else(unshared)).into_iter().for_each(|a| add(&mut areas, a));
         } else if let Some(area) = &mut current {
             let mut words = line.split_ascii_whitespace();
             let (Some(key), Some(Ok(value))) = (words.next(), words.next().map(str::parse::<u64>)) else {
@@ -211,7 +211,7 @@ pub fn parse_smaps(text: &str) -> Vec<Area> {
 }
 
 /// Returns a placeholder for a mapping of another file.
-fn nobody() -> Area {
+fn unshared() -> Area {
     let name = FileName { job: 0, what: String::new() };
     let file = FileId { device: (0, 0), inode: 0 };
     Area {
@@ -267,7 +267,7 @@ fn parse_header(line: &str) -> Option<Option<Area>> {
     let file = FileId { device: (hex(major)?, hex(minor)?), inode: inode.parse().ok()? };
     let offset = hex(offset)?;
     let writable = rights.contains('w');
-    let area = |name| Area { name, file, start, end, offset, writable, ..nobody() };
+    let area = |name| Area { name, file, start, end, offset, writable, ..unshared() };
     Some(FileName::parse(path.trim_start()).map(area))
 }
 

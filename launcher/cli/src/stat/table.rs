@@ -27,8 +27,8 @@ fn job(job: &Job) -> String {
         }
     }
     text.push('\n');
-    for trouble in job.troubles() {
-        writeln!(text, "  ! {trouble}").expect("to memory");
+    for problem in job.problems() {
+        writeln!(text, "  ! {problem}").expect("to memory");
     }
     text.push_str(&align(&rows(job)));
     let registered = registered(job);

@@ -10,10 +10,10 @@ use crate::doctor::child;
 use crate::doctor::kernel_text::knob;
 use crate::finding::Finding;
 
-const CARDS: &str = "/sys/class/infiniband";
+const SYSFS_DEVICES: &str = "/sys/class/infiniband";
 
-fn cards() -> Vec<String> {
-    let entries = fs::read_dir(CARDS).into_iter().flatten().flatten();
+fn devices() -> Vec<String> {
+    let entries = fs::read_dir(SYSFS_DEVICES).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
     names.sort();
     names
@@ -25,11 +25,11 @@ pub(super) struct RdmaDevices;
 impl HostDevices for RdmaDevices {
     fn findings(&self) -> Vec<Finding> {
         const LIBRARY: &str = "libibverbs";
-        let cards = cards();
-        if cards.is_empty() {
+        let devices = devices();
+        if devices.is_empty() {
             return vec![Finding::ok("RDMA", "no device here, and none is needed")];
         }
-        let mut findings: Vec<Finding> = cards.iter().map(|name| card(name)).collect();
+        let mut findings: Vec<Finding> = devices.iter().map(|name| device(name)).collect();
         let loaded = child::ask(Duration::from_secs(20), || match Library::open(c"libibverbs.so.1") {
             Some(_) => "yes".into(),
             None => "no".into(),
@@ -44,13 +44,13 @@ impl HostDevices for RdmaDevices {
     }
 
     fn lock_memory(&self) -> bool {
-        !cards().is_empty()
+        !devices().is_empty()
     }
 }
 
 /// Reports an RDMA device and its ports from the files in sysfs.
-fn card(name: &str) -> Finding {
-    let folder = format!("{CARDS}/{name}/ports");
+fn device(name: &str) -> Finding {
+    let folder = format!("{SYSFS_DEVICES}/{name}/ports");
     let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
     let mut ports: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
     ports.sort();

@@ -36,9 +36,9 @@ impl Launcher<'_> {
             Err(e) => return Err(Error::Os { doing: "waiting".into(), source: e.into() }),
         }
         drop(fds);
-        self.hear_signals();
+        self.handle_signals();
         for line in self.agent_lines.read() {
-            self.hear(&line);
+            self.handle_line(&line);
         }
         let noise = self.agent_noise.read();
         if log::is_wanted() {
@@ -50,7 +50,7 @@ impl Launcher<'_> {
         Ok(())
     }
 
-    fn hear_signals(&mut self) {
+    fn handle_signals(&mut self) {
         while let Some(ReceivedSignal { signal, by_terminal }) = self.signals.next() {
             self.forward(signal, by_terminal);
             match signal {
@@ -101,26 +101,26 @@ impl Launcher<'_> {
     }
 
     /// Handles a line of an agent.
-    pub(super) fn hear(&mut self, line: &str) {
+    pub(super) fn handle_line(&mut self, line: &str) {
         match Report::parse(line) {
             Some(Report::Ready { agents, .. }) => {
                 self.ready += 1;
                 self.expected = Some(agents);
             }
-            Some(Report::Progress { host, done, total }) => self.progress.taking(host, done, total),
+            Some(Report::Progress { host, done, total }) => self.progress.allocation(host, done, total),
             Some(Report::Filling { host, buffer, done, ended }) => {
                 self.progress.filling(&buffer, host, done, ended);
             }
             Some(Report::Uncovered { message }) => {
-                self.progress.taken();
-                if !self.voice.quiet {
+                self.progress.allocation_ended();
+                if !self.verbosity.quiet {
                     hostbuf_agent::complain!("hostbuf run: {message}");
                 }
             }
             Some(Report::Agreed { address, rounds, microseconds, ranks, without, attaching }) => {
                 self.agreed = true;
-                self.progress.taken();
-                if self.voice.verbose {
+                self.progress.allocation_ended();
+                if self.verbosity.verbose {
                     let who = covered(ranks, without, attaching);
                     hostbuf_agent::complain!(
                         "hostbuf: agreed on {address:#x} ({rounds} {}, {microseconds} µs since the agents started): {who}",
@@ -139,7 +139,7 @@ impl Launcher<'_> {
                 }
             }
             Some(_) | None => {
-                if self.voice.verbose {
+                if self.verbosity.verbose {
                     hostbuf_agent::complain!("hostbuf: an agent said: {line}");
                 }
             }

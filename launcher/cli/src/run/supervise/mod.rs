@@ -1,10 +1,10 @@
 //! The launcher while the job runs: it starts both jobs, passes signals on, listens to the agents,
 //! and ends both jobs together.
 
-mod ending;
 mod events;
+mod exit_status;
+mod shutdown;
 mod state;
-mod verdict;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use super::spawn::{Streams, spawn};
 use crate::engines::{Invocation, LaunchCommand, LaunchPlan};
 use state::Launcher;
 
-pub(super) use state::Voice;
+pub(super) use state::Verbosity;
 
 /// The time that a host may still take to connect after the engine's ssh has reported that it is
 /// unreachable.
-const REACH: Duration = Duration::from_secs(2);
+const REACH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs both jobs and returns the exit status of the program's job.
 ///
@@ -33,18 +33,18 @@ pub(super) fn supervise(
     command: &LaunchCommand,
     plan: LaunchPlan,
     size: RequestedSize,
-    voice: Voice,
+    verbosity: Verbosity,
 ) -> Result<u8, JobError> {
     let signals = Signals::block()?;
     if command.engine.spawns_ranks() {
         descendants::adopt();
     }
-    let mut launcher = Launcher::new(command, voice, &signals, &plan, size);
+    let mut launcher = Launcher::new(command, verbosity, &signals, &plan, size);
     let mut status = launcher.run(plan.clone());
     launcher.end();
     if status.is_err() && launcher.engine_crashed() {
         tracing::warn!("the engine's own processes crashed while they started; starting them once more");
-        launcher = Launcher::new(command, voice, &signals, &plan, size);
+        launcher = Launcher::new(command, verbosity, &signals, &plan, size);
         status = launcher.run(plan);
         launcher.end();
     }
@@ -97,7 +97,7 @@ impl Launcher<'_> {
                 self.stop();
                 continue;
             }
-            if waiting.is_some() && self.unreachable.is_some_and(|since| since.elapsed() > REACH) {
+            if waiting.is_some() && self.unreachable.is_some_and(|since| since.elapsed() > REACH_TIMEOUT) {
                 // The engine would wait for that host for ever.
                 let error = self.no_agents();
                 self.failure.record(error);
@@ -117,7 +117,7 @@ impl Launcher<'_> {
     }
 
     fn note(&self, line: &Invocation) {
-        if self.voice.verbose {
+        if self.verbosity.verbose {
             let words: Vec<_> = line.words.iter().map(|w| w.to_string_lossy()).collect();
             hostbuf_agent::complain!("hostbuf: starting {}", words.join(" "));
         }

@@ -16,7 +16,7 @@ use crate::engines::{LaunchCommand, LaunchPlan};
 
 /// The verbosity of the launcher.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Voice {
+pub(crate) struct Verbosity {
     pub(crate) quiet: bool,
     pub(crate) verbose: bool,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Voice {
 /// The supervision of one job: its processes, and all that is known of them.
 pub(super) struct Launcher<'a> {
     pub(super) command: &'a LaunchCommand,
-    pub(super) voice: Voice,
+    pub(super) verbosity: Verbosity,
     pub(super) signals: &'a Signals,
     pub(super) agents: Option<Child>,
     /// The children that this process had before the job.
@@ -70,14 +70,14 @@ pub(super) struct Launcher<'a> {
 impl<'a> Launcher<'a> {
     pub(super) fn new(
         command: &'a LaunchCommand,
-        voice: Voice,
+        verbosity: Verbosity,
         signals: &'a Signals,
         plan: &LaunchPlan,
         size: RequestedSize,
     ) -> Launcher<'a> {
         Launcher {
             command,
-            voice,
+            verbosity,
             signals,
             agents: None,
             foreign: Vec::new(),
@@ -100,7 +100,7 @@ impl<'a> Launcher<'a> {
             ended_by: None,
             asked_to_end: None,
             agents_status: None,
-            progress: Progress::new(voice.quiet),
+            progress: Progress::new(verbosity.quiet),
             size,
         }
     }

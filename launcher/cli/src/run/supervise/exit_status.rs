@@ -25,7 +25,7 @@ impl Launcher<'_> {
 
     /// Returns the exit status of the program's job as a shell does: 128 plus the number of a
     /// signal.
-    pub(super) fn verdict(&self) -> u8 {
+    pub(super) fn exit_status(&self) -> u8 {
         let Some(status) = self.status else { return 0 };
         match (status.code(), status.signal()) {
             (Some(code), _) => code as u8,
@@ -35,7 +35,7 @@ impl Launcher<'_> {
 
     /// Names the rank that a signal has ended, as mpirun does, unless the user has sent that
     /// signal.
-    pub(super) fn name_the_dead(&self) {
+    pub(super) fn report_ended_rank(&self) {
         if let Some(first) = &self.first
             && first.status.signal() != self.asked_to_end.map(|signal| signal as i32)
         {
@@ -45,7 +45,7 @@ impl Launcher<'_> {
 
     /// Reports that the engine itself has failed, and the remedy if it may have had too few slots.
     /// Its own messages are on standard error already.
-    pub(super) fn tell_of_the_engine(&self) {
+    pub(super) fn report_engine_failure(&self) {
         let failed = self.status.filter(|status| !status.success());
         let Some(status) = failed.filter(|_| !self.agreed && self.asked_to_end.is_none()) else { return };
         if self.command.engine.spawns_ranks() {
@@ -66,7 +66,7 @@ impl Launcher<'_> {
 
     /// Returns whether a rank has missed its agent before all ranks had the buffer, and has left it
     /// to this launcher to report that.
-    pub(super) fn misses_agent(&self) -> bool {
+    pub(super) fn lacks_agent(&self) -> bool {
         let missed = Some(i32::from(ErrorClass::Attach.status()));
         self.command.engine.spawns_ranks() && self.status.is_some_and(|status| status.code() == missed)
     }

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::super::death::FirstDeath;
-use super::super::descendants::{self, Patience};
+use super::super::descendants::{self, EndTimeouts};
 use super::super::signals::ReceivedSignal;
 use super::state::Launcher;
 
@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// (`./app | tee log &`) may still have data to write.
 const LINGER: Duration = Duration::from_secs(2);
 /// The time that agents get to notice that all their ranks have ended.
-const NOTICE: Duration = Duration::from_millis(500);
+const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Launcher<'_> {
     /// Collects the processes that have ended.
@@ -65,7 +65,7 @@ impl Launcher<'_> {
             self.agents_status = Some(status);
             self.agents = None;
             for line in self.agent_lines.drain() {
-                self.hear(&line);
+                self.handle_line(&line);
             }
         }
         Ok(())
@@ -75,14 +75,14 @@ impl Launcher<'_> {
     /// end may follow, or has just been recorded as the failure.
     pub(super) fn conclude(&mut self) -> Option<u8> {
         // If all ranks have ended before they had the buffer, the agents report the reason now.
-        let late = self.over.get_or_insert_with(Instant::now).elapsed() > NOTICE;
+        let late = self.over.get_or_insert_with(Instant::now).elapsed() > NOTICE_TIMEOUT;
         if late && !self.agreed {
             if let Some(error) = self.lost() {
                 // No rank has connected to its agent.
                 self.failure.record(error);
                 return None;
             }
-            if self.misses_agent() {
+            if self.lacks_agent() {
                 // An agent with much memory takes long to end, and states the reason only then.
                 if !self.agents.as_ref().is_some_and(|agents| process::is_ending(agents.id() as i32)) {
                     let error = self.no_agents();
@@ -94,9 +94,9 @@ impl Launcher<'_> {
         if !late && !self.agreed && self.agents.is_some() {
             return None;
         }
-        self.name_the_dead();
-        self.tell_of_the_engine();
-        Some(self.verdict())
+        self.report_ended_rank();
+        self.report_engine_failure();
+        Some(self.exit_status())
     }
 
     /// Asks the program's job to end if it does not do so by itself.
@@ -114,8 +114,8 @@ impl Launcher<'_> {
 
     /// Ends a job that does not end by itself in time: SIGTERM, then SIGKILL.
     pub(super) fn escalate(&mut self) {
-        let patience = self.command.engine.abort_time();
-        if self.failing.is_some_and(|since| since.elapsed() > patience) {
+        let abort_time = self.command.engine.abort_time();
+        if self.failing.is_some_and(|since| since.elapsed() > abort_time) {
             self.stop();
         }
         if let Some((since, killed @ false)) = &mut self.stopping
@@ -135,38 +135,38 @@ impl Launcher<'_> {
         }
         if self.command.engine.spawns_ranks() {
             let in_order = !self.failure.is_some() && self.status.is_none_or(|s| s.success());
-            let patience = match self.stopping {
-                Some((_, true)) => Patience::NONE,
-                None if in_order => Patience { linger: LINGER, grace: GRACE },
-                _ => Patience { linger: Duration::ZERO, grace: GRACE },
+            let timeouts = match self.stopping {
+                Some((_, true)) => EndTimeouts::IMMEDIATE,
+                None if in_order => EndTimeouts { linger: LINGER, grace: GRACE },
+                _ => EndTimeouts { linger: Duration::ZERO, grace: GRACE },
             };
             let outside = self.outside();
-            descendants::end(&outside, patience, || self.signals.next().is_some_and(ReceivedSignal::ends));
+            descendants::end(&outside, timeouts, || self.signals.next().is_some_and(ReceivedSignal::ends));
         }
         let Some(mut agents) = self.agents.take() else { return };
         // Agents end after their ranks, and their last reports are still to be read.
-        if !self.failure.is_some() && self.patience(NOTICE, &mut agents) {
+        if !self.failure.is_some() && self.agents_end_within(NOTICE_TIMEOUT, &mut agents) {
             return;
         }
         // An mpiexec that is ended while it starts its daemon may leave the daemon and the agent
         // behind.
         descendants::adopt();
         let pid = Pid::from_raw(agents.id() as i32);
-        if kill(pid, Signal::SIGTERM).is_err() || !self.patience(GRACE, &mut agents) {
+        if kill(pid, Signal::SIGTERM).is_err() || !self.agents_end_within(GRACE, &mut agents) {
             let _ = agents.kill();
             let _ = agents.wait();
         }
-        let patience = Patience { linger: NOTICE, grace: GRACE };
-        descendants::end(&self.foreign, patience, || self.signals.next().is_some_and(ReceivedSignal::ends));
+        let timeouts = EndTimeouts { linger: NOTICE_TIMEOUT, grace: GRACE };
+        descendants::end(&self.foreign, timeouts, || self.signals.next().is_some_and(ReceivedSignal::ends));
     }
 
     /// Returns whether the agents end within `limit`, and handles events meanwhile.
-    pub(super) fn patience(&mut self, limit: Duration, agents: &mut Child) -> bool {
+    pub(super) fn agents_end_within(&mut self, limit: Duration, agents: &mut Child) -> bool {
         let begun = Instant::now();
         loop {
             let ended = !matches!(agents.try_wait(), Ok(None));
             for line in self.agent_lines.read() {
-                self.hear(&line);
+                self.handle_line(&line);
             }
             if ended || begun.elapsed() >= limit {
                 return ended;
