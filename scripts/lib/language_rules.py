@@ -248,7 +248,8 @@ def documented_by_lines(lines, mark, item):
         first = None
 
 
-FUNCTION = re.compile(r'(?:pub(?:\([^)]*\))? |default |const |async |unsafe |safe |extern (?:"[^"]*" )?)*fn\b')
+# The code of an item has blanks in place of strings, such as the one behind `extern`.
+FUNCTION = re.compile(r"(?:pub(?:\([^)]*\))? |default |const |async |unsafe |safe |extern +)*fn\b")
 
 
 def opening(source):
@@ -272,6 +273,39 @@ def verb(source):
         if word in VERBS or first.startswith("# "):
             continue
         if not re.fullmatch(r"[A-Z][a-z-]*[^sW]s", word) or word in NO_VERBS:
+            yield line, first
+
+
+# Types, constants and fields of Rust. A field or an alias that is a function has the comment of
+# one.
+NOUN_ITEM = re.compile(
+    r"(?:pub(?:\([^)]*\))? )?(?:(?:unsafe )?(?:struct|enum|union|trait|type|const(?! (?:unsafe )?fn\b)|static)\b|[a-z_]\w*: )"
+)
+FUNCTION_TYPE = re.compile(r"[:=<] *(?:unsafe )?(?:extern +)?fn\(|: Option<$")
+# The openings of a clause, or of a participle that leaves the noun out ("Held while ...").
+NO_NOUN = re.compile(
+    r"(?:If|When|While|As|In|By)\b|Not 0:|"
+    r"(?:Called|Counted|Held|Kept|Locked|Made|Read|Set|Signalled|Used|Written)\b[^.:]*? "
+    r"(?:while|when|if|during|by|before|after)\b"
+)
+# Plural nouns with which the comment of an item may begin.
+PLURALS = NO_VERBS | set(
+    """Changes Delays Deregistrations Events Figures Flags Mappings Messages Participants Requests
+    Writers""".split()
+)
+
+
+def noun(source):
+    """Finds comments of types, constants and fields that begin with a verb or leave the noun
+    out."""
+    if source.language != "rust":
+        return
+    for line, first, item in documented(source):
+        if not NOUN_ITEM.match(item) or FUNCTION_TYPE.search(item) or BANNED_OPENINGS.match(first):
+            continue
+        word = re.match(r"[A-Za-z-]*", first).group()
+        is_verb = word in VERBS or re.fullmatch(r"[A-Z][a-z-]*[^su]s", word) and word not in PLURALS
+        if is_verb or NO_NOUN.match(first):
             yield line, first
 
 
@@ -453,6 +487,7 @@ def types_of_one_name(sources):
 RULES = {
     "opening": opening,
     "verb": verb,
+    "noun": noun,
     "comment-width": comment_width,
     "file-length": file_length,
     "banned-name": banned_name,
