@@ -22,7 +22,7 @@ use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
 use hostbuf_protocol::ballot::Holds;
-use hostbuf_protocol::message::Territory;
+use hostbuf_protocol::message::AddressWindow;
 
 impl HostBuffer {
     /// Allocates a buffer by `options` on each host of `group`, at one address on all of them.
@@ -66,7 +66,7 @@ impl HostBuffer {
         let begun = Instant::now();
         let mut layout = Layout::of(&buffers);
         // A sanitizer in this process is visible as a symbol, since the C library runs here.
-        let mut ranks = Ranks { group, holds: Holds::new(territory()), refusal: None };
+        let mut ranks = Ranks { group, holds: Holds::new(address_window()), refusal: None };
         let outcome = election::elect(
             &mut ranks,
             RangeRequest { length: layout.length as usize, align: layout.align as usize },
@@ -108,15 +108,15 @@ impl HostBuffer {
 }
 
 /// Returns the part of the address space that the sanitizers in this process leave usable.
-fn territory() -> Territory {
+fn address_window() -> AddressWindow {
     let present = |name: &std::ffi::CStr| {
         // SAFETY: looks a symbol up in the loaded objects; no code of theirs runs.
         !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null()
     };
     if present(c"__tsan_init") || present(c"__msan_init") {
-        Territory::Sanitized
+        AddressWindow::Sanitized
     } else {
-        Territory::Anywhere
+        AddressWindow::Anywhere
     }
 }
 

@@ -20,7 +20,7 @@ use hostbuf_os::process_lock::ProcessLock;
 use hostbuf_os::session::Session;
 use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_JOB};
-use hostbuf_protocol::message::{Hello, Message, Role, Territory};
+use hostbuf_protocol::message::{AddressWindow, Hello, Message, Role};
 use hostbuf_protocol::range::AgreedRange;
 
 /// The segment to which this process has attached: once, for all of its threads, until it ends.
@@ -146,7 +146,7 @@ fn is_published(range: &AgreedRange<'_>) -> bool {
 }
 
 fn map(range: &AgreedRange<'_>, descriptors: &[OwnedFd]) -> Result<()> {
-    let mut holds = Holds::new(Territory::Anywhere);
+    let mut holds = Holds::new(AddressWindow::Anywhere);
     holds.take(range).map_err(|refusal| AttachError::Occupied {
         why: format!("in this process, {}", election::describe(&refusal, range.length as usize)),
     })?;

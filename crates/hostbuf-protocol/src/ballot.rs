@@ -7,7 +7,7 @@
 
 use crate::candidates::{self, Ballot};
 use crate::limits::MAX_CANDIDATES;
-use crate::message::{Message, RefusedCandidate, Territory};
+use crate::message::{AddressWindow, Message, RefusedCandidate};
 use crate::range::{AgreedRange, FLAG_DUMP, Part};
 use hostbuf_raw::maps;
 use hostbuf_raw::syscall::{self as raw, Errno};
@@ -17,7 +17,7 @@ pub struct Holds {
     length: usize,
     addresses: [usize; MAX_CANDIDATES],
     mask: u64,
-    territory: Territory,
+    address_window: AddressWindow,
 }
 
 /// The number of free ranges that cannot be held after which a search gives up.
@@ -75,8 +75,8 @@ impl Refusal {
 impl Holds {
     /// Makes an empty set of holds.
     #[must_use]
-    pub fn new(territory: Territory) -> Holds {
-        Holds { length: 0, addresses: [0; MAX_CANDIDATES], mask: 0, territory }
+    pub fn new(address_window: AddressWindow) -> Holds {
+        Holds { length: 0, addresses: [0; MAX_CANDIDATES], mask: 0, address_window }
     }
 
     /// Releases all holds, then holds each candidate of `ballot` that is free, with `length` bytes.
@@ -102,7 +102,7 @@ impl Holds {
 
     fn may(&self, address: usize, length: usize) -> bool {
         let window = candidates::SANITIZED;
-        self.territory == Territory::Anywhere
+        self.address_window == AddressWindow::Anywhere
             || (window.start <= address && length <= window.end.saturating_sub(address))
     }
 
@@ -110,9 +110,9 @@ impl Holds {
     /// `length` bytes. It releases its holds first, so that they do not occupy the hole.
     pub fn hole(&mut self, from: usize, length: usize, align: usize) -> Option<usize> {
         self.release();
-        let (from, top) = match self.territory {
-            Territory::Anywhere => (from, candidates::TOP),
-            Territory::Sanitized => (from.max(candidates::SANITIZED.start), candidates::SANITIZED.end),
+        let (from, top) = match self.address_window {
+            AddressWindow::Anywhere => (from, candidates::TOP),
+            AddressWindow::Sanitized => (from.max(candidates::SANITIZED.start), candidates::SANITIZED.end),
         };
         let mut from = from;
         for _ in 0..HOLE_TRIES {
@@ -274,13 +274,13 @@ mod tests {
     #[test]
     fn a_vote_holds_the_candidates_and_a_refusal_names_the_mapping() {
         let (a, b) = (free(), free() + 64 * LENGTH);
-        let mut holds = Holds::new(Territory::Anywhere);
+        let mut holds = Holds::new(AddressWindow::Anywhere);
         let ballot = Ballot::new(&[a, b]);
         let (mask, refusal) = holds.vote(&ballot, LENGTH);
         assert_eq!(mask, 0b11);
         assert!(refusal.is_none());
         // A second participant in the same address space finds both candidates occupied.
-        let mut other = Holds::new(Territory::Anywhere);
+        let mut other = Holds::new(AddressWindow::Anywhere);
         let (mask, refusal) = other.vote(&ballot, LENGTH);
         let refusal = refusal.unwrap();
         assert_eq!((mask, refusal.address, refusal.errno, refusal.mapping.0), (0, a, Errno::EXIST, a));
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_sanitized_participant_votes_only_for_its_window() {
-        let mut holds = Holds::new(Territory::Sanitized);
+        let mut holds = Holds::new(AddressWindow::Sanitized);
         let (mask, _) = holds.vote(&Ballot::new(&[free()]), LENGTH);
         assert_eq!(mask, 0);
         let hole = holds.hole(0, LENGTH, LENGTH).unwrap();
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_hole_that_is_found_can_be_held() {
-        let mut holds = Holds::new(Territory::Anywhere);
+        let mut holds = Holds::new(AddressWindow::Anywhere);
         let hole = holds.hole(candidates::SEARCH_FROM[1], LENGTH, LENGTH).unwrap();
         assert_eq!(holds.vote(&Ballot::new(&[hole]), LENGTH).0, 1);
     }

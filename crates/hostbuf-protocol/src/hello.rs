@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 // Exhaustive: an agent must know each, to choose candidates.
-pub enum Territory {
+pub enum AddressWindow {
     /// Any free range.
     Anywhere = 0,
     /// Only in the window that ThreadSanitizer and MemorySanitizer leave to applications.
@@ -59,9 +59,9 @@ pub enum Role {
     Member = 4,
 }
 
-impl Territory {
-    pub(crate) fn from_number(number: u64) -> Option<Territory> {
-        [Territory::Anywhere, Territory::Sanitized].into_iter().find(|&known| known as u64 == number)
+impl AddressWindow {
+    pub(crate) fn from_number(number: u64) -> Option<AddressWindow> {
+        [AddressWindow::Anywhere, AddressWindow::Sanitized].into_iter().find(|&known| known as u64 == number)
     }
 }
 

@@ -22,7 +22,7 @@
 use crate::candidates::Ballot;
 use crate::failure::{ErrorRecord, cut_bytes};
 use crate::frame::{FRAME_MAX, FrameError, FrameRef, FrameWriter, Full, REQUIRED, numbers};
-pub use crate::hello::{Coverage, Hello, Role, Territory};
+pub use crate::hello::{AddressWindow, Coverage, Hello, Role};
 use crate::limits::{MAX_BUFFERS, MAX_CANDIDATES, NAME_MAX, TEXT_MAX};
 use crate::range::{AgreedRange, Extent, Extents, Part};
 
@@ -49,7 +49,7 @@ pub enum Message<'a> {
     /// From a participant: its program itself runs and can vote.
     Ready {
         /// The addresses that the program may hold.
-        territory: Territory,
+        address_window: AddressWindow,
         /// The way in which the program gets the buffer.
         coverage: Coverage,
         /// The reason if the program does not map the buffer before `main`.
@@ -275,8 +275,8 @@ impl<'a> Message<'a> {
                 push_numbers(to, &hello.to_numbers())?;
                 push_text(to, command)?;
             }
-            Message::Ready { territory, coverage, reason } => {
-                push_numbers(to, &[*territory as u64, *coverage as u64])?;
+            Message::Ready { address_window, coverage, reason } => {
+                push_numbers(to, &[*address_window as u64, *coverage as u64])?;
                 push_text(to, reason)?;
             }
             Message::Ballot { length, candidates } => {
@@ -352,9 +352,9 @@ impl<'a> Message<'a> {
                 Message::Hello { hello: Hello::from_numbers(frame.numbers(NUMBERS)?)?, command: text }
             }
             Kind::Ready => {
-                let [territory, coverage] = frame.numbers(NUMBERS)?;
-                let territory = Territory::from_number(territory)?;
-                Message::Ready { territory, coverage: Coverage::from_number(coverage)?, reason: text }
+                let [address_window, coverage] = frame.numbers(NUMBERS)?;
+                let address_window = AddressWindow::from_number(address_window)?;
+                Message::Ready { address_window, coverage: Coverage::from_number(coverage)?, reason: text }
             }
             Kind::Ballot => {
                 let list = frame.field(NUMBERS)?;
@@ -438,7 +438,7 @@ mod tests {
             Message::Hello { hello, command: b"./app -v" },
             Message::Hello { hello: Hello::of(Role::Library), command: b"" },
             Message::Ready {
-                territory: Territory::Sanitized,
+                address_window: AddressWindow::Sanitized,
                 coverage: Coverage::Attaches,
                 reason: b"static",
             },

@@ -4,7 +4,7 @@
 use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
 use hostbuf_protocol::frame::FrameError;
-use hostbuf_protocol::message::{Hello, Message, Role, Territory};
+use hostbuf_protocol::message::{AddressWindow, Hello, Message, Role};
 use hostbuf_raw::syscall::{self as raw, Errno};
 
 use crate::connection::{PacketBuffer, mapping_error, send};
@@ -31,15 +31,19 @@ pub(crate) enum LateError {
 ///
 /// # Errors
 /// [`LateError`].
-pub(crate) fn attach(name: &[u8], territory: Territory, agreed: &mut PacketBuffer) -> Result<(), LateError> {
+pub(crate) fn attach(
+    name: &[u8],
+    address_window: AddressWindow,
+    agreed: &mut PacketBuffer,
+) -> Result<(), LateError> {
     let fd = raw::connect(name).map_err(LateError::Unreachable)?;
-    let attached = attach_over(fd, territory, agreed);
+    let attached = attach_over(fd, address_window, agreed);
     raw::close(fd);
     agreed.close();
     attached
 }
 
-fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Result<(), LateError> {
+fn attach_over(fd: i32, address_window: AddressWindow, packet: &mut PacketBuffer) -> Result<(), LateError> {
     // Any user can take a name; another user's socket does not belong to the job's agent.
     if raw::peer_uid(fd) != Ok(raw::euid()) {
         return Err(LateError::JobOver);
@@ -56,7 +60,7 @@ fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Resu
         }
         _ => return Err(LateError::JobOver),
     };
-    let mut holds = Holds::new(territory);
+    let mut holds = Holds::new(address_window);
     if let Err(refusal) = holds.take(&range) {
         let line = describe(&refusal, &range)
             .and(b". It is a later image of a rank: run it directly under `hostbuf exec`, so that it votes.");

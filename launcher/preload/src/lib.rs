@@ -52,7 +52,7 @@ use hostbuf_protocol::message::Message;
 use hostbuf_raw::syscall as raw;
 use path::Path;
 use rank::{Rank, Until};
-use sanitizers::territory;
+use sanitizers::address_window;
 use text::Line;
 
 /// Gets the buffer into this process, or ends the process with one line on standard error.
@@ -74,7 +74,7 @@ pub fn start() {
                 environment.write(ENV_CONNECTION, b"-");
             }
             let until = if registers { Until::Mapped } else { Until::Go };
-            let report = Rank { fd, silent }.take_part(territory(), until, &mut agreed);
+            let report = Rank { fd, silent }.take_part(address_window(), until, &mut agreed);
             if !registers {
                 raw::close(fd);
             }
@@ -82,7 +82,7 @@ pub fn start() {
             true
         }
         None if is_the_prefix(&environment) => return,
-        None => match late::attach(name, territory(), &mut agreed) {
+        None => match late::attach(name, address_window(), &mut agreed) {
             Ok(()) => true,
             Err(why) => {
                 unreachable::report_unless_over(&mut environment, why, &agreed);

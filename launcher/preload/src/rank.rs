@@ -3,7 +3,7 @@
 use hostbuf_protocol::ballot::{Holds, answer};
 use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
 use hostbuf_protocol::frame::FrameError;
-use hostbuf_protocol::message::{Coverage, Message, Territory};
+use hostbuf_protocol::message::{AddressWindow, Coverage, Message};
 use hostbuf_raw::syscall::{self as raw, Errno};
 
 use crate::connection::{PacketBuffer, mapping_error, send};
@@ -33,13 +33,13 @@ impl Rank {
     /// process if there can be no buffer.
     pub(crate) fn take_part(
         &self,
-        territory: Territory,
+        address_window: AddressWindow,
         until: Until,
         agreed: &mut PacketBuffer,
     ) -> ShortText {
-        let ready = Message::Ready { territory, coverage: Coverage::Preloaded, reason: b"" };
+        let ready = Message::Ready { address_window, coverage: Coverage::Preloaded, reason: b"" };
         self.send(&ready);
-        self.vote(Holds::new(territory), agreed);
+        self.vote(Holds::new(address_window), agreed);
         let Ok(Message::Agreed { report, .. }) = agreed.message() else { self.agent_ended() };
         let report = ShortText::new(format_args!("")).and(report);
         agreed.close();

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "reads words that the assembly declares")]
 
-use hostbuf_protocol::message::Territory;
+use hostbuf_protocol::message::AddressWindow;
 
 // Weak references: null unless a sanitizer's runtime is in the process.
 core::arch::global_asm!(
@@ -22,8 +22,8 @@ unsafe extern "C" {
 }
 
 /// Returns the part of the address space that is left to this process.
-pub(crate) fn territory() -> Territory {
+pub(crate) fn address_window() -> AddressWindow {
     // SAFETY: two words, written by the dynamic linker before any constructor runs.
     let [thread, memory] = unsafe { SANITIZERS };
-    if thread == 0 && memory == 0 { Territory::Anywhere } else { Territory::Sanitized }
+    if thread == 0 && memory == 0 { AddressWindow::Anywhere } else { AddressWindow::Sanitized }
 }

@@ -33,8 +33,8 @@ impl Server {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let hello = peer.hello;
         match (message, hello.role) {
-            (Message::Ready { territory, coverage, reason }, Role::Rank) => {
-                peer.ready = Some(territory);
+            (Message::Ready { address_window, coverage, reason }, Role::Rank) => {
+                peer.ready = Some(address_window);
                 peer.coverage = (coverage, String::from_utf8_lossy(reason).into_owned());
                 if peer.counted {
                     self.deadline.progress();

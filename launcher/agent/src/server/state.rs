@@ -10,7 +10,7 @@ use hostbuf::segment::Layout;
 use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::session::{AcceptedClient, Acceptor};
 use hostbuf_os::{FrameSocket, process};
-use hostbuf_protocol::message::{Coverage, Hello, Territory};
+use hostbuf_protocol::message::{AddressWindow, Coverage, Hello};
 use nix::sys::eventfd::EventFd;
 use nix::sys::signalfd::SignalFd;
 
@@ -32,7 +32,7 @@ pub(super) struct ClientProcess {
     /// The way in which a rank's program gets the buffer, and, if it does not get it before `main`,
     /// the reason.
     pub(super) coverage: (Coverage, String),
-    pub(super) ready: Option<Territory>,
+    pub(super) ready: Option<AddressWindow>,
     /// Its answer to the last question.
     pub(super) answer: Option<RankAnswer>,
     pub(super) mapped: bool,

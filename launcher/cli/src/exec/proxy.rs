@@ -4,7 +4,7 @@ use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::{FrameSocket, Packet, Received};
 use hostbuf_protocol::ballot::{self, Holds};
 use hostbuf_protocol::frame::{self, FrameError};
-use hostbuf_protocol::message::{Coverage, Message, RefusedCandidate, Territory};
+use hostbuf_protocol::message::{AddressWindow, Coverage, Message, RefusedCandidate};
 
 use crate::program::Program;
 
@@ -16,9 +16,9 @@ pub(super) fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> R
         || JobError::new(ErrorClass::Attach, "the agent of this host ended before the buffer was agreed on");
     let send = |message: &Message<'_>| channel.send(message, &[]).map_err(|_| gone());
     let coverage = if program.can_attach { Coverage::Attaches } else { Coverage::None };
-    send(&Message::Ready { territory: Territory::Anywhere, coverage, reason: why.as_bytes() })?;
+    send(&Message::Ready { address_window: AddressWindow::Anywhere, coverage, reason: why.as_bytes() })?;
     let mut report = String::new();
-    let mut holds = Holds::new(Territory::Anywhere);
+    let mut holds = Holds::new(AddressWindow::Anywhere);
     loop {
         let Ok(Received::Packet(packet)) = channel.receive() else { return Err(gone()) };
         match understood(&packet)? {
