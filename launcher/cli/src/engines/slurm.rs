@@ -2,9 +2,8 @@
 //!
 //! Names: Slurm, slurmd, slurmstepd, srun, salloc, sbatch, scontrol.
 
-mod accounting;
-
 use std::ffi::OsString;
+use std::path::Path;
 
 use hostbuf::Result;
 use nix::sys::resource::Resource;
@@ -24,6 +23,11 @@ pub(crate) struct Slurm;
 const JOB: &str = "SLURM_JOB_ID";
 /// The variable with the number of a rank.
 const RANK: &str = "SLURM_PROCID";
+/// The name of the finding about Slurm's accounting.
+const ACCOUNTING: &str = "Slurm accounting";
+/// The remedy for an accounting that counts a buffer once for each rank.
+const ACCOUNTING_REMEDY: &str =
+    "ask the administrator for JobAcctGatherParams=UsePss (or NoShared) in slurm.conf";
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -208,7 +212,7 @@ impl Engine for Slurm {
 
     fn check(&self, query: Query<'_>) -> Vec<Finding> {
         let scontrol = search_path::find("scontrol");
-        let accounting = scontrol.map(|scontrol| accounting::check(&scontrol, query));
+        let accounting = scontrol.map(|scontrol| check_accounting(&scontrol, query));
         [Some(allocation()), accounting].into_iter().flatten().collect()
     }
 }
@@ -262,6 +266,49 @@ fn allocation() -> Finding {
     finding.value("job", job).value("hosts", hosts)
 }
 
+/// Checks Slurm's memory accounting with `scontrol show config`: all ranks of a host share a buffer.
+fn check_accounting(scontrol: &Path, query: Query<'_>) -> Finding {
+    match query(scontrol, &["show", "config"]) {
+        Ok(text) => accounting(&text),
+        Err(why) => Finding::note(ACCOUNTING, format!("scontrol: {why}")),
+    }
+}
+
+/// Checks the settings that decide whether a buffer counts once for each rank.
+fn accounting(configuration: &str) -> Finding {
+    let setting = |name: &str| {
+        let value = configuration.lines().find_map(|line| {
+            let (key, value) = line.split_once('=')?;
+            (key.trim() == name).then(|| value.trim().to_owned())
+        });
+        value.unwrap_or_default()
+    };
+    let (kind, parameters) = (setting("JobAcctGatherType"), setting("JobAcctGatherParams"));
+    let has = |word: &str| parameters.split(',').any(|p| p.trim().eq_ignore_ascii_case(word));
+    let once = ["UsePss", "NoShared"].into_iter().find(|word| has(word));
+    let line = if kind.is_empty() || kind.ends_with("/none") {
+        Finding::ok(ACCOUNTING, "Slurm does not measure the memory of processes")
+    } else if kind.ends_with("/cgroup") {
+        Finding::ok(ACCOUNTING, "Slurm measures memory with control groups, which count a shared page once")
+    } else if let Some(word) = once {
+        Finding::ok(
+            ACCOUNTING,
+            format!("JobAcctGatherParams has {word}: a buffer does not count once for each rank"),
+        )
+    } else if has("OverMemoryKill") {
+        let says = "Slurm adds up the resident memory of all ranks, so a buffer counts once for each rank that touches it, and \
+                    Slurm ends a job whose sum exceeds its limit (OverMemoryKill)";
+        Finding::lacks(ACCOUNTING, says)
+            .mend(ACCOUNTING_REMEDY)
+            .mend("until then, request --mem for the size of the buffer times the ranks of a host")
+    } else {
+        let says = "Slurm adds up the resident memory of all ranks, so sstat and sacct count a buffer once for each rank that \
+                    touches it; Slurm does not end the job for that (OverMemoryKill is not set)";
+        Finding::note(ACCOUNTING, says).mend(ACCOUNTING_REMEDY)
+    };
+    line.value("gather_type", kind).value("gather_parameters", parameters)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,5 +328,32 @@ mod tests {
             assert_eq!(Slurm.recognize(text), Some(Release::new("Slurm", version.into(), None)));
         }
         assert_eq!(Slurm.recognize("usage: srun"), None);
+    }
+
+    #[test]
+    fn the_accounting_settings_determine_the_charge_for_a_buffer() {
+        let text = |kind: &str, parameters: &str| {
+            let settings =
+                format!("JobAcctGatherType       = {kind}\nJobAcctGatherParams     = {parameters}\n");
+            let line = accounting(&format!(
+                "JobAcctGatherFrequency  = 30\n{settings}KillWait                = 30 sec\n"
+            ));
+            format!("{line:?}")
+        };
+        for (kind, parameters, words) in [
+            ("jobacct_gather/none", "(null)", &["Ok", "does not measure"][..]),
+            ("jobacct_gather/cgroup", "OverMemoryKill", &["Ok", "control groups"]),
+            ("jobacct_gather/linux", "UsePss,OverMemoryKill", &["Ok", "UsePss"]),
+            ("jobacct_gather/linux", "NoShared", &["Ok", "NoShared"]),
+            (
+                "jobacct_gather/linux",
+                "OverMemoryKill",
+                &["Lacks", "Slurm ends a job", "UsePss (or NoShared)"],
+            ),
+            ("jobacct_gather/linux", "(null)", &["Note", "sstat and sacct", "UsePss (or NoShared)"]),
+        ] {
+            let said = text(kind, parameters);
+            assert!(words.iter().all(|word| said.contains(word)), "{kind} {parameters}: {said}");
+        }
     }
 }
