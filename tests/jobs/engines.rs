@@ -24,13 +24,12 @@ fn mpi_fixture(name: &str) -> String {
     )
 }
 
-/// Shell commands that set `$hosts` to the engine's option for a list of hosts.
-const HOSTS: &str = "hosts=-hosts; [ $MPI_ENGINE = openmpi ] && hosts=--host; ";
-
 #[test]
 fn hostbuf_exec_alone_gives_every_host_of_an_mpirun_its_buffer() {
-    let script =
-        format!("{HOSTS} $MPIRUN $MPIRUN_FLAGS $hosts h0:2,h1:2 -np 4 $HOSTBUF exec --size 4M -- {}", show());
+    let script = format!(
+        "$MPIRUN $MPIRUN_FLAGS $MPI_HOSTS_OPTION h0:2,h1:2 -np 4 $HOSTBUF exec --size 4M -- {}",
+        show()
+    );
     under_every_mpi(2, &script, |flavour, outcome| {
         let outcome = outcome.ok();
         let lines = outcome.lines("buffer ");

@@ -130,10 +130,9 @@ fn every_host_of_an_mpirun_prints_its_line() {
         return;
     }
     let Some(flavour) = flavours().into_iter().next() else { return };
-    let hosts = "hosts=-hosts; [ $MPI_ENGINE = openmpi ] && hosts=--host; ";
     for start in [
-        format!("{hosts} $MPIRUN $MPIRUN_FLAGS $hosts h0:2,h1:2 -np 4 $HOSTBUF exec --size 4M"),
-        "$HOSTBUF run --mpirun $MPIRUN --host h0:2,h1:2 -n 4 --size 4M".to_owned(),
+        "$MPIRUN $MPIRUN_FLAGS $MPI_HOSTS_OPTION h0:2,h1:2 -np 4 $HOSTBUF exec --size 4M",
+        "$HOSTBUF run --mpirun $MPIRUN --host h0:2,h1:2 -n 4 --size 4M",
     ] {
         let outcome = simulated(2, &flavour, &format!("{start} -- {fixed}")).ok();
         all_absent(&outcome, 4);

@@ -49,8 +49,7 @@ fn by(flavours: &[String], builder: &str, source: &str, wanted: &[&str]) {
                if [[ -s $made/said ]]; then cat $made/said; exit 91; fi
                # Debian's MPICH needs it to end (scripts/mpich-shim.c).
                env ${{MPI_SHIM:+LD_PRELOAD=$MPI_SHIM}} $HOSTBUF run -n 4 --mpirun $MPIRUN --host h0:2,h1:2 --size 64M -- $before $made/program || exit
-               hosts="-np 4 --host h0:2,h1:2"; [[ $MPI_ENGINE == openmpi ]] || hosts="-n 4 -hosts h0,h1 -ppn 2"
-               $MPIRUN $MPIRUN_FLAGS $hosts $before $made/program"#
+               $MPIRUN $MPIRUN_FLAGS -np 4 $MPI_HOSTS_OPTION h0:2,h1:2 $before $made/program"#
         );
         let outcome = simulated(2, flavour, &script);
         if outcome.status == 90 {

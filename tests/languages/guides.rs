@@ -22,10 +22,13 @@ pub fn patch(page: &str) -> String {
     patch.to_owned()
 }
 
-/// Returns one Open MPI and one MPICH, if present.
+/// Returns the first flavour of each MPI that is present.
 pub fn one_of_each() -> Vec<String> {
-    let first = |family: &str| flavours().into_iter().filter(|f| f.starts_with(family)).min();
-    ["openmpi", "mpich"].into_iter().filter_map(first).collect()
+    let engine = |flavour: &String| flavour.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
+    let mut found = flavours();
+    found.sort();
+    found.dedup_by_key(|flavour| engine(flavour));
+    found
 }
 
 /// Applies the patch of `page` to `source`, builds both versions with `builder`, and runs both with
@@ -52,13 +55,12 @@ fn guide(page: &str, builder: &str, source: &str, wanted: &str) {
                modules="bindings/fortran/hostbuf.f90 bindings/fortran/hostbuf_mpi.f90"
                {builder} $made/examples/guide/{source} -o $made/after -Iinclude -Ltarget/lib -lhostbuf \
                    -Wl,-rpath,$PWD/target/lib 2>$made/said || {{ cat $made/said; exit 92; }}
-               hosts="-np 4 --host h0:2,h1:2"; [[ $MPI_ENGINE == openmpi ]] || hosts="-n 4 -hosts h0,h1 -ppn 2"
-               $MPIRUN $MPIRUN_FLAGS $hosts $made/before || exit
+               $MPIRUN $MPIRUN_FLAGS -np 4 $MPI_HOSTS_OPTION h0:2,h1:2 $made/before || exit
                # A program that does not know of the buffer does what it did.
                run="env ${{MPI_SHIM:+LD_PRELOAD=$MPI_SHIM}} $HOSTBUF run -n 4 --mpirun $MPIRUN --host h0:2,h1:2 --size 64M --"
                $run $made/before || exit
                $run $made/after || exit
-               $MPIRUN $MPIRUN_FLAGS $hosts $made/after"#
+               $MPIRUN $MPIRUN_FLAGS -np 4 $MPI_HOSTS_OPTION h0:2,h1:2 $made/after"#
         );
         let outcome = simulated(2, flavour, &script);
         if outcome.status == 90 {

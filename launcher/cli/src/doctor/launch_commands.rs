@@ -86,9 +86,8 @@ fn identify(path: &Path, version: &str) -> Result<Owner, String> {
             return Ok(Owner::Engine(LaunchCommand { engine, path: path.to_owned(), release }));
         }
     }
-    if let Some((name, _, word)) = engines::UNSUPPORTED.iter().find(|(_, mark, _)| version.contains(mark)) {
-        let number = version.split_once(word).and_then(|(_, rest)| rest.split_whitespace().next());
-        return Ok(Owner::Unsupported(Release::new(name, number.unwrap_or_default().into(), None)));
+    if let Some(release) = engines::unsupported(version) {
+        return Ok(Owner::Unsupported(release));
     }
     let first = version.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing");
     Err(format!("not an MPI that hostbuf knows; its version is \"{}\"", clip(first)))

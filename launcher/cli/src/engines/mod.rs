@@ -26,12 +26,21 @@ pub(crate) use release::Release;
 pub(crate) const ALL: &[&dyn Engine] =
     &[&local::LocalEngine, &openmpi::OpenMpi, &mpich::Mpich, &slurm::Slurm];
 
-/// The launch commands in PATH that no engine uses: the name, a mark in the output of `--version`,
-/// and the word in front of the version.
-pub(crate) const UNSUPPORTED: &[(&str, &str, &str)] = &[("Intel MPI", "Intel(R) MPI", "Version")];
+/// The MPIs that `hostbuf doctor` knows without an engine: the name, a mark in the output of
+/// `--version`, and the word in front of the version. The name of an engine is ignored here.
+const UNSUPPORTED: &[(&str, &str, &str)] = &[("Intel MPI", "Intel(R) MPI", "Version")];
 
 /// The names of the launch commands of every MPI.
 pub(crate) const COMMON_COMMANDS: &[&str] = &["mpirun", "mpiexec"];
+
+/// Returns the release of an MPI without an engine from the output of `--version`.
+pub(crate) fn unsupported(version: &str) -> Option<Release> {
+    let has_engine = |name: &str| ALL.iter().any(|engine| engine.name() == name);
+    let mut others = UNSUPPORTED.iter().filter(|(name, ..)| !has_engine(name));
+    let (name, _, word) = others.find(|(_, mark, _)| version.contains(mark))?;
+    let number = version.split_once(word).and_then(|(_, rest)| rest.split_whitespace().next());
+    Some(Release::new(name, number.unwrap_or_default().into(), None))
+}
 
 /// Returns the names of the launch commands of the engines that need no mpirun.
 pub(crate) fn without_mpirun_commands() -> impl Iterator<Item = &'static str> {
