@@ -144,12 +144,6 @@ mod tests {
             ("mpirun.openmpi (OpenRTE) 4.1.4\n", "Open MPI", "4.1.4", Some("openmpi4")),
             ("mpirun (Open MPI) 5.0.6rc1\n", "Open MPI", "5.0.6rc1", Some("openmpi5")),
             (hydra, "MPICH", "4.0.2", Some("mpich4")),
-            (
-                "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005\n",
-                "Intel MPI",
-                "2021.11",
-                None,
-            ),
             ("slurm-wlm 22.05.8\n", "Slurm", "22.05.8", None),
             ("slurm 23.11.4\n", "Slurm", "23.11.4", None),
         ] {
@@ -161,6 +155,10 @@ mod tests {
                 "{text}"
             );
         }
+        // It need not have an engine, so the flavour is open.
+        let intel = "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005\n";
+        let owner = identify(Path::new("/x"), intel).unwrap();
+        assert_eq!((owner.release().name, &*owner.release().version), ("Intel MPI", "2021.11"));
         for text in ["", "usage: mpirun [options]\n", "mpirun (Open MPI)"] {
             assert!(identify(Path::new("/x"), text).is_err(), "{text}");
         }

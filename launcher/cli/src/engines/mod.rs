@@ -65,3 +65,19 @@ pub(crate) fn missing_for_other_hosts() -> String {
         managers.map(|engine| format!(" and no {} allocation", engine.name())).collect();
     format!("no mpirun in PATH{allocations}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_mpi_without_an_engine_is_unsupported() {
+        for (name, mark, word) in UNSUPPORTED {
+            let version = format!("{mark} Library for Linux* OS, {word} 2021.11 Build 20231005\n");
+            let is_engine = ALL.iter().any(|engine| engine.name() == *name);
+            let expected = (!is_engine).then(|| Release::new(name, "2021.11".into(), None));
+            assert_eq!(unsupported(&version), expected);
+        }
+        assert_eq!(unsupported("mpirun (Open MPI) 4.1.4\n"), None);
+    }
+}
