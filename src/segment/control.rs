@@ -219,7 +219,7 @@ impl<'p> Control<'p> {
     }
 
     /// Sets the root. Only the holder of the filler's lock may call it.
-    pub fn set_root(self, index: usize, root: u64, root_type: u64) {
+    pub(crate) fn set_root(self, index: usize, root: u64, root_type: u64) {
         let state = self.state(index);
         state.root_type.store(root_type, Ordering::Release);
         state.root.store(root);
