@@ -30,10 +30,18 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// A process that has connected to the root.
 pub(crate) struct GreetedPeer {
     pub(crate) stream: RecordStream,
-    pub(crate) address: SocketAddr,
     pub(crate) peer: PeerId,
     /// The number of processes of its bootstrap.
     pub(crate) count: usize,
+}
+
+/// The greeting of a process that connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Greeting {
+    /// A greeting of this version, with the index of the process and the number of processes.
+    Process { peer: PeerId, count: usize },
+    /// A greeting of another version, of which only the head is known.
+    OtherVersion(u8),
 }
 
 /// The connections to the root's port.
@@ -66,37 +74,58 @@ impl Arrival {
         Ok(Arrival { stream, address, until, bytes: [0; GREETING], received: 0 })
     }
 
-    /// Reads more of the greeting, without waiting for it. Returns the version once no more bytes
-    /// are needed: of another version only the head is known.
+    /// Reads more of the greeting, without waiting for it. Returns the greeting once no more bytes
+    /// are needed.
     ///
     /// # Errors
     /// `InvalidData` for another program; `UnexpectedEof` if the peer has ended the connection;
     /// otherwise as `recv(2)`.
-    fn receive(&mut self) -> io::Result<Option<u8>> {
+    fn receive(&mut self) -> io::Result<Option<Greeting>> {
         match self.stream.read(&mut self.bytes[self.received..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => self.received += count,
             Err(error) if is_temporary(error.kind()) => {}
             Err(error) => return Err(error),
         }
-        let Some(head) = self.bytes[..self.received].first_chunk() else { return Ok(None) };
-        let version = version_of(head)?;
-        Ok((version != VERSION || self.received == GREETING).then_some(version))
+        Greeting::decode(&self.bytes[..self.received])
     }
 
-    /// Answers a greeting that has been received, and returns its process.
+    /// Answers the greeting, and returns the connection.
     ///
     /// # Errors
     /// As [`RecordStream::write`].
-    fn answer(self, deadline: Instant) -> io::Result<GreetedPeer> {
+    fn answer(self, deadline: Instant) -> io::Result<RecordStream> {
         let mut stream = RecordStream::new(self.stream)?;
         stream.write(&head(), deadline)?;
-        let ([peer, count], _) = self.bytes[HEAD..].as_chunks::<4>() else {
-            unreachable!("8 bytes are two numbers")
-        };
+        Ok(stream)
+    }
+}
+
+impl Greeting {
+    /// Encodes a greeting of this version.
+    pub(crate) fn encode(peer: PeerId, count: usize) -> [u8; GREETING] {
+        let mut bytes = [0; GREETING];
+        bytes[..HEAD].copy_from_slice(&head());
+        bytes[HEAD..HEAD + 4].copy_from_slice(&(peer.0 as u32).to_le_bytes());
+        bytes[HEAD + 4..].copy_from_slice(&(count as u32).to_le_bytes());
+        bytes
+    }
+
+    /// Decodes the bytes that have been received so far. Returns `None` if more are needed.
+    ///
+    /// # Errors
+    /// `InvalidData` for another program.
+    pub(crate) fn decode(received: &[u8]) -> io::Result<Option<Greeting>> {
+        let Some((head, numbers)) = received.split_first_chunk() else { return Ok(None) };
+        let version = version_of(head)?;
+        if version != VERSION {
+            return Ok(Some(Greeting::OtherVersion(version)));
+        }
         let number = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) as usize;
-        let address = self.address;
-        Ok(GreetedPeer { stream, address, peer: PeerId(number(peer)), count: number(count) })
+        Ok(match numbers.as_chunks::<4>().0 {
+            [peer, count, ..] => Some(Greeting::Process { peer: PeerId(number(peer)), count: number(count) }),
+            _ => None,
+        })
     }
 }
 
@@ -128,8 +157,12 @@ impl Arrivals {
             if let Some(at) = speaking {
                 match self.greeted(at, deadline) {
                     Ok(None) => {}
-                    Ok(Some((newcomer, VERSION))) => return Ok(Some(newcomer)),
-                    Ok(Some((newcomer, version))) => return Err(other_version(newcomer.address, version)),
+                    Ok(Some((stream, _, Greeting::Process { peer, count }))) => {
+                        return Ok(Some(GreetedPeer { stream, peer, count }));
+                    }
+                    Ok(Some((_, address, Greeting::OtherVersion(version)))) => {
+                        return Err(other_version(address, version));
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "ignored a connection that is not from a process of this bootstrap");
                     }
@@ -145,16 +178,21 @@ impl Arrivals {
     }
 
     /// Reads from the connection at `at`, and answers its greeting if that is whole. Returns the
-    /// process and its version. The connection is removed with its greeting, or with an error.
-    fn greeted(&mut self, at: usize, deadline: Instant) -> io::Result<Option<(GreetedPeer, u8)>> {
+    /// connection, the address of the process, and its greeting. The connection is removed with its
+    /// greeting, or with an error.
+    fn greeted(
+        &mut self,
+        at: usize,
+        deadline: Instant,
+    ) -> io::Result<Option<(RecordStream, SocketAddr, Greeting)>> {
         let received = self.ungreeted[at].receive();
         if let Ok(None) = received {
             return Ok(None);
         }
         let arrival = self.ungreeted.swap_remove(at);
-        let Some(version) = received? else { return Ok(None) };
-        let deadline = arrival.until.min(deadline);
-        Ok(Some((arrival.answer(deadline)?, version)))
+        let Some(greeting) = received? else { return Ok(None) };
+        let (address, deadline) = (arrival.address, arrival.until.min(deadline));
+        Ok(Some((arrival.answer(deadline)?, address, greeting)))
     }
 
     /// Waits for at most `timeout`. Returns whether a connection has arrived, and the index of one
@@ -204,8 +242,7 @@ pub(crate) fn connect(
 
 fn greet(stream: TcpStream, peer: PeerId, count: usize, deadline: Instant) -> io::Result<(RecordStream, u8)> {
     let mut stream = RecordStream::new(stream)?;
-    let numbers = [(peer.0 as u32).to_le_bytes(), (count as u32).to_le_bytes()].concat();
-    stream.write(&[&head()[..], &numbers].concat(), deadline)?;
+    stream.write(&Greeting::encode(peer, count), deadline)?;
     let mut bytes = [0; HEAD];
     stream.read(&mut bytes, deadline)?;
     let version = version_of(&bytes)?;
@@ -302,6 +339,23 @@ mod tests {
         let connected = unsafe { libc::connect(stream.as_raw_fd(), (&raw const own).cast(), size) };
         assert_eq!(connected, 0, "{}", io::Error::last_os_error());
         stream
+    }
+
+    #[test]
+    fn a_greeting_is_decoded_as_soon_as_it_is_whole() {
+        let bytes = Greeting::encode(PeerId(3), 7);
+        let whole = Greeting::Process { peer: PeerId(3), count: 7 };
+        for length in 0..GREETING {
+            assert_eq!(Greeting::decode(&bytes[..length]).expect("a part"), None, "{length} bytes");
+        }
+        assert_eq!(Greeting::decode(&bytes).expect("a greeting"), Some(whole));
+        let mut other = bytes;
+        other[HEAD - 1] = VERSION + 1;
+        let version = Greeting::OtherVersion(VERSION + 1);
+        assert_eq!(Greeting::decode(&other[..HEAD]).expect("a head"), Some(version));
+        other[0] = b'H';
+        let error = Greeting::decode(&other[..HEAD]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

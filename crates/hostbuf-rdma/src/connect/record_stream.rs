@@ -62,17 +62,25 @@ impl RecordStream {
     /// # Errors
     /// `InvalidData` for a length above [`MAX_RECORD`]; otherwise as [`read`](RecordStream::read).
     pub(crate) fn read_record(&mut self, deadline: Instant) -> io::Result<Vec<u8>> {
-        let mut length = [0; 4];
-        self.read(&mut length, deadline)?;
-        let length = u32::from_le_bytes(length) as usize;
-        if length > MAX_RECORD {
-            let why = format!("it sent a record of {length} bytes, and at most {MAX_RECORD} are possible");
-            return Err(io::Error::new(ErrorKind::InvalidData, why));
-        }
-        let mut record = vec![0; length];
-        self.read(&mut record, deadline)?;
-        Ok(record)
+        decode(|bytes| self.read(bytes, deadline))
     }
+}
+
+/// Decodes a record from the bytes that `read` returns.
+///
+/// # Errors
+/// `InvalidData` for a length above [`MAX_RECORD`]; otherwise as `read`.
+pub(crate) fn decode(mut read: impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    read(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_RECORD {
+        let why = format!("it sent a record of {length} bytes, and at most {MAX_RECORD} are possible");
+        return Err(io::Error::new(ErrorKind::InvalidData, why));
+    }
+    let mut record = vec![0; length];
+    read(&mut record)?;
+    Ok(record)
 }
 
 /// Encodes a record with its length in front.

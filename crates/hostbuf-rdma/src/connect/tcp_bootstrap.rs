@@ -78,7 +78,7 @@ impl TcpBootstrap {
             .map_err(|error| BootstrapError::Listener { source: Arc::new(error) }.of("connect"))?;
         while let missing @ 1.. = streams.iter().filter(|stream| stream.is_none()).count() {
             let newcomer = arrivals.next(until).map_err(|reason| reason.of("connect"))?;
-            let Some(GreetedPeer { stream, peer, count: size, .. }) = newcomer else {
+            let Some(GreetedPeer { stream, peer, count: size }) = newcomer else {
                 let expected = count - 1;
                 let connected = expected - missing;
                 return Err(BootstrapError::Missing { connected, expected, timeout }.of("connect"));
