@@ -90,6 +90,8 @@
 //! each other, and `replicate`.
 
 mod connect;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod limits;
 mod messages;
 mod one_sided;

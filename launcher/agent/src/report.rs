@@ -1,7 +1,7 @@
 //! The reports of an agent to the launcher (one line of JSON each on standard output, which the
 //! engine forwards), and the last line of a command to its user.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -90,7 +90,7 @@ impl Report {
     /// Prints the line, whole, in one write.
     pub fn print(&self) {
         // An error means that the launcher has ended, which the server notices.
-        let _ = std::io::stdout().lock().write_all(format!("{}\n", self.to_json()).as_bytes());
+        let _ = std::io::stdout().lock().write_all(format!("{self}\n").as_bytes());
         let _ = std::io::stdout().lock().flush();
     }
 
@@ -172,6 +172,13 @@ impl Report {
             }
             _ => return None,
         })
+    }
+}
+
+impl Display for Report {
+    /// Writes the line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_json().fmt(f)
     }
 }
 

@@ -55,8 +55,7 @@ impl ConnectMessage {
         put(&info.first_packet.to_le_bytes());
         put(&info.mtu.to_le_bytes());
         put(info.gid.as_bytes());
-        let digest = xxhash_rust::xxh3::xxh3_64(&bytes[..DIGEST_AT]);
-        bytes[DIGEST_AT..].copy_from_slice(&digest.to_le_bytes());
+        seal(&mut bytes);
         bytes
     }
 
@@ -83,6 +82,24 @@ impl ConnectMessage {
         };
         Some(ConnectMessage { group: GroupId(u64_at(8)), attempt: u64_at(16), sender: u32_at(24), body })
     }
+}
+
+/// Writes the checksum of the fields behind them.
+fn seal(bytes: &mut [u8; ConnectMessage::SIZE]) {
+    let digest = xxhash_rust::xxh3::xxh3_64(&bytes[..DIGEST_AT]);
+    bytes[DIGEST_AT..].copy_from_slice(&digest.to_le_bytes());
+}
+
+/// Returns `fields`, cut or filled up with zeros, with the magic number and a valid checksum.
+#[cfg(fuzzing)]
+pub(crate) fn sealed(fields: &[u8]) -> [u8; ConnectMessage::SIZE] {
+    let mut bytes = [0; ConnectMessage::SIZE];
+    bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    for (byte, field) in bytes[4..DIGEST_AT].iter_mut().zip(fields) {
+        *byte = *field;
+    }
+    seal(&mut bytes);
+    bytes
 }
 
 #[cfg(test)]

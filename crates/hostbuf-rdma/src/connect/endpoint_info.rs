@@ -31,7 +31,7 @@ pub(crate) struct EndpointInfo {
 }
 
 /// The first bytes of a record, with the version of its format in the last one.
-const MAGIC: [u8; 8] = *b"hbpeer\0\x01";
+pub(crate) const MAGIC: [u8; 8] = *b"hbpeer\0\x01";
 /// The number of bytes in front of the host name.
 const FIXED: usize = 56;
 
@@ -56,7 +56,7 @@ impl EndpointInfo {
         records.iter().enumerate().map(decode).collect()
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(FIXED + self.host.len());
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(self.address.gid.as_bytes());
@@ -69,7 +69,7 @@ impl EndpointInfo {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<EndpointInfo> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<EndpointInfo> {
         let (fixed, host) = bytes.split_at_checked(FIXED)?;
         if fixed[..8] != MAGIC {
             return None;

@@ -249,7 +249,7 @@ fn greet(stream: TcpStream, peer: PeerId, count: usize, deadline: Instant) -> io
     Ok((stream, version))
 }
 
-fn head() -> [u8; HEAD] {
+pub(crate) fn head() -> [u8; HEAD] {
     let mut bytes = [VERSION; HEAD];
     bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
     bytes

@@ -8,7 +8,7 @@ use crate::peer::PeerId;
 use hostbuf::error::{Error, Result};
 
 /// A requested channel: the process at the other end, and the tag.
-type Request = (PeerId, Tag);
+pub(crate) type Request = (PeerId, Tag);
 
 /// The channels that each process requests, in its order.
 pub(crate) struct ChannelRequests(Vec<Vec<Request>>);
@@ -43,6 +43,12 @@ impl ChannelRequests {
             )));
         }
         Ok(ChannelRequests(all.into_iter().map(|(requests, _)| requests).collect()))
+    }
+
+    /// Makes the requests of all processes from their own.
+    #[cfg(fuzzing)]
+    pub(crate) fn of(all: Vec<Vec<Request>>) -> ChannelRequests {
+        ChannelRequests(all)
     }
 
     /// Returns the index of a channel among those of `peer`.
@@ -81,14 +87,14 @@ impl ChannelRequests {
     }
 }
 
-fn encode(requested: &[Request], layout: RingLayout) -> Vec<u8> {
+pub(crate) fn encode(requested: &[Request], layout: RingLayout) -> Vec<u8> {
     let requested = requested.iter().flat_map(|&(peer, tag)| [peer.0 as u64, u64::from(tag.0)]);
     let words = [layout.eager as u64, layout.slots as u64].into_iter().chain(requested);
     words.flat_map(u64::to_le_bytes).collect()
 }
 
 /// Decodes the requests and the layout of a process. Returns `None` for other bytes.
-fn decode(record: &[u8]) -> Option<(Vec<Request>, RingLayout)> {
+pub(crate) fn decode(record: &[u8]) -> Option<(Vec<Request>, RingLayout)> {
     let (words, []) = record.as_chunks::<8>() else { return None };
     let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
     let (pairs, []) = words.as_chunks::<2>() else { return None };
