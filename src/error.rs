@@ -133,7 +133,7 @@ pub enum Error {
     /// The arena has too few bytes left.
     Full {
         /// The number of bytes requested.
-        asked: u64,
+        requested: u64,
         /// The number of bytes left.
         left: u64,
     },
@@ -212,10 +212,10 @@ impl fmt::Display for Error {
                     "the control page is damaged: {word} is {found:#x}. A process has overwritten it; start the job again"
                 )
             }
-            Error::Full { asked, left } => write!(
+            Error::Full { requested, left } => write!(
                 f,
                 "the arena is full: {} requested, {} left. Make the buffer larger (--size, or the size passed to allocate)",
-                Bytes(*asked),
+                Bytes(*requested),
                 Bytes(*left)
             ),
             Error::Fill { why } => write!(f, "filling the buffer failed: {why}"),

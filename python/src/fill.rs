@@ -25,7 +25,7 @@ impl Arena {
         let size = size.extract().unwrap_or(usize::MAX);
         let taken = self.0.with(|arena| match Layout::from_size_align(size, alignment) {
             Ok(layout) => arena.take(layout),
-            Err(_) => Err(Error::Full { asked: size as u64, left: arena.left()? }),
+            Err(_) => Err(Error::Full { requested: size as u64, left: arena.left()? }),
         });
         Ok(taken.map_err(|error| raised(py, error))?.as_ptr() as usize)
     }

@@ -152,7 +152,7 @@ impl<'b> Arena<'b> {
                 // SAFETY: at + size <= length, inside the mapping.
                 Ok(unsafe { self.start.add(at as usize) })
             }
-            None => Err(Error::Full { asked: size, left: self.left()? }),
+            None => Err(Error::Full { requested: size, left: self.left()? }),
         }
     }
 

@@ -69,7 +69,7 @@ unsafe impl<K: Portable + Eq + Hash, V: Portable, S: Portable + BuildHasher> Por
         if self.capacity() == 0 {
             self.try_reserve(1).map_err(|_| {
                 let left = self.allocator().left().unwrap_or(0);
-                crate::Error::Full { asked: size_of::<(K, V)>() as u64, left }
+                crate::Error::Full { requested: size_of::<(K, V)>() as u64, left }
             })?;
         }
         settle_all(self.values_mut())

@@ -11,10 +11,10 @@ impl From<&Error> for JobError {
     fn from(error: &Error) -> JobError {
         let mut job_error = JobError::new(error.class(), error.to_string());
         match error {
-            Error::NoSpace(NoSpace { host, asked, available, limit, remedy }) => {
+            Error::NoSpace(NoSpace { host, requested, available, limit, remedy }) => {
                 job_error.host = Some(host.clone());
                 job_error.operands =
-                    vec![asked.to_string(), available.to_string(), limit.clone(), remedy.clone()];
+                    vec![requested.to_string(), available.to_string(), limit.clone(), remedy.clone()];
             }
             Error::Disagreed { host, rank, why } => {
                 (job_error.host, job_error.rank) = (Some(host.clone()), Some(*rank));
@@ -47,10 +47,10 @@ impl From<JobError> for Error {
         let host = error.host.clone().unwrap_or_else(|| "?".into());
         let rank = error.rank.unwrap_or_default();
         match (error.class, &operands[..]) {
-            (ErrorClass::NoSpace, [asked, available, limit, remedy]) => {
-                if let (Ok(asked), Ok(available)) = (asked.parse(), available.parse()) {
+            (ErrorClass::NoSpace, [requested, available, limit, remedy]) => {
+                if let (Ok(requested), Ok(available)) = (requested.parse(), available.parse()) {
                     let (limit, remedy) = (limit.clone(), remedy.clone());
-                    return Error::NoSpace(NoSpace { host, asked, available, limit, remedy });
+                    return Error::NoSpace(NoSpace { host, requested, available, limit, remedy });
                 }
             }
             (ErrorClass::Disagreed, [why, ..]) if !why.is_empty() => {
@@ -96,7 +96,7 @@ mod tests {
             Error::Unsupported { what: text(), why: text() },
             Error::NoSpace(NoSpace {
                 host: "h2".into(),
-                asked: 7,
+                requested: 7,
                 available: 3,
                 limit: text(),
                 remedy: text(),
@@ -107,7 +107,7 @@ mod tests {
             AttachError::AgentGone { why: text() }.into(),
             Error::Lost { why: text() },
             Error::Corrupt { word: "x", found: 0 },
-            Error::Full { asked: 2, left: 1 },
+            Error::Full { requested: 2, left: 1 },
             Error::Fill { why: text() },
             Error::Peer { host: 0, doing: text(), failure: Failure::GaveUp },
             Error::Freeze { why: text() },
@@ -143,7 +143,7 @@ mod tests {
     fn the_error_of_a_failed_job_is_the_record_of_its_origin() {
         let space = |host: &str| {
             let (host, limit, remedy) = (host.into(), "the pool".into(), "request less".into());
-            Error::NoSpace(NoSpace { host, asked: 7, available: 3, limit, remedy })
+            Error::NoSpace(NoSpace { host, requested: 7, available: 3, limit, remedy })
         };
         for origin in [space("h2"), Error::Fill { why: "the file ends".into() }] {
             for rank in [None, Some(9)] {
@@ -177,7 +177,8 @@ mod tests {
     #[test]
     fn an_error_whose_operands_do_not_fit_keeps_its_class() {
         let long = "x".repeat(2 * ErrorRecord::SIZE);
-        let space = NoSpace { host: "h1".into(), asked: 7, available: 3, limit: long, remedy: "y".into() };
+        let space =
+            NoSpace { host: "h1".into(), requested: 7, available: 3, limit: long, remedy: "y".into() };
         let there = sent(&Error::NoSpace(space));
         assert!(matches!(there, Error::Elsewhere { class: ErrorClass::NoSpace, .. }), "{there:?}");
     }

@@ -90,7 +90,7 @@ fn all_ranks_get_the_error_of_the_lowest_rank_with_its_class() {
 fn all_ranks_get_the_operands_of_a_lack_of_memory() {
     let space = || NoSpace {
         host: "h1".into(),
-        asked: 7,
+        requested: 7,
         available: 3,
         limit: "the pool".into(),
         remedy: "request less".into(),
@@ -107,7 +107,7 @@ fn all_ranks_get_the_operands_of_a_lack_of_memory() {
 fn all_ranks_get_the_record_of_a_failed_job() {
     let space = || NoSpace {
         host: "h1".into(),
-        asked: 7,
+        requested: 7,
         available: 3,
         limit: "the pool".into(),
         remedy: "request less".into(),

@@ -100,7 +100,7 @@ pub extern "C" fn hostbuf_arena_take(
 /// Copies an error of an allocation.
 fn copy_of(error: &Error) -> Error {
     match error {
-        Error::Full { asked, left } => Error::Full { asked: *asked, left: *left },
+        Error::Full { requested, left } => Error::Full { requested: *requested, left: *left },
         Error::Invalid { what } => Error::Invalid { what: what.clone() },
         Error::Fill { why } => Error::Fill { why: why.clone() },
         Error::Corrupt { word, found } => Error::Corrupt { word, found: *found },

@@ -215,7 +215,13 @@ mod tests {
         let span = Span::new(4096, 4096).expect("a span");
         vec![
             Error::Unsupported { what: text(), why: text() },
-            Error::NoSpace(NoSpace { host: text(), asked: 2, available: 1, limit: text(), remedy: text() }),
+            Error::NoSpace(NoSpace {
+                host: text(),
+                requested: 2,
+                available: 1,
+                limit: text(),
+                remedy: text(),
+            }),
             Error::Disagreed { host: text(), rank: 0, why: text() },
             Error::Invalid { what: text() },
             Error::Os { doing: text(), source: std::io::Error::other("x") },
@@ -223,7 +229,7 @@ mod tests {
             AttachError::JobFailed(JobError::new(ErrorClass::NoSpace, text())).into(),
             Error::Lost { why: text() },
             Error::Corrupt { word: "x", found: 0 },
-            Error::Full { asked: 2, left: 1 },
+            Error::Full { requested: 2, left: 1 },
             Error::Fill { why: text() },
             Error::Peer { host: 0, doing: text(), failure: Failure::GaveUp },
             Error::Freeze { why: text() },
@@ -245,7 +251,7 @@ mod tests {
                 leased: false,
             }
             .into(),
-            register::Error::Limit { device: text(), asked: 1, block: 1, registered: 0, limit: 0 }.into(),
+            register::Error::Limit { device: text(), requested: 1, block: 1, registered: 0, limit: 0 }.into(),
             register::Error::Forked.into(),
             Error::Elsewhere { host: text(), rank: 0, class: ErrorClass::General, message: text() },
         ]

@@ -67,7 +67,7 @@ fn reserve(file: &OwnedFd, length: u64, page: u64) -> Result<()> {
             let available = space::free_in_pool(page);
             let (limit, remedy) = ("the reserved pool".to_owned(), "use --pages auto".to_owned());
             let host = hostbuf_os::process::host_name();
-            Err(Error::NoSpace(NoSpace { host, asked: length, available, limit, remedy }))
+            Err(Error::NoSpace(NoSpace { host, requested: length, available, limit, remedy }))
         }
     }
 }

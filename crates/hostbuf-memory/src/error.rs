@@ -53,7 +53,7 @@ pub struct NoSpace {
     /// The host without enough memory.
     pub host: String,
     /// The number of requested bytes.
-    pub asked: u64,
+    pub requested: u64,
     /// The number of available bytes.
     pub available: u64,
     /// The limit that applies, and its size.
@@ -64,11 +64,11 @@ pub struct NoSpace {
 
 impl fmt::Display for NoSpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NoSpace { host, asked, available, limit, remedy } = self;
+        let NoSpace { host, requested, available, limit, remedy } = self;
         write!(
             f,
-            "not enough memory on {host}: {} requested, {} available ({asked} and {available} bytes), limited by {limit}: {remedy}",
-            Bytes(*asked),
+            "not enough memory on {host}: {} requested, {} available ({requested} and {available} bytes), limited by {limit}: {remedy}",
+            Bytes(*requested),
             Bytes(*available)
         )
     }

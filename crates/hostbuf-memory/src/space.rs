@@ -46,10 +46,10 @@ pub fn check_address_space(length: u64) -> Result<()> {
 
 /// Makes the error for ordinary pages that exceed `limit`.
 #[must_use]
-pub fn no_space(asked: u64, available: u64, limit: &memory::Limit) -> Error {
+pub fn no_space(requested: u64, available: u64, limit: &memory::Limit) -> Error {
     Error::NoSpace(NoSpace {
         host: process::host_name(),
-        asked,
+        requested,
         available,
         limit: format!("{} of {}", limit.name, Bytes(limit.limit)),
         remedy: limit.remedy.clone(),
@@ -76,7 +76,7 @@ pub fn check_huge(length: u64, page: u64) -> Result<()> {
     }
     Err(Error::NoSpace(NoSpace {
         host: process::host_name(),
-        asked: length,
+        requested: length,
         available: pool.free * page,
         limit: format!("the reserved pool of {} pages of {}", pool.total, Bytes(page)),
         remedy: format!(
@@ -130,9 +130,9 @@ pub fn check(demands: &[Demand], resolved: &[Pages]) -> Result<()> {
     }
     for pool in [Pages::Huge2M, Pages::Huge1G] {
         // A lazy buffer uses no page of the pool yet, but mmap reserves its pages.
-        let asked = sum(&|_, pages| pages == pool);
-        if asked > 0 {
-            check_huge(asked, pool.size())?;
+        let requested = sum(&|_, pages| pages == pool);
+        if requested > 0 {
+            check_huge(requested, pool.size())?;
         }
     }
     Ok(())
@@ -210,8 +210,10 @@ mod tests {
         // Other processes allocate memory meanwhile, so the request is a little less than the exact
         // number.
         check_ordinary(available - available / 8).unwrap();
-        let Err(Error::NoSpace(NoSpace { asked, available, .. })) = check_ordinary(1 << 50) else { panic!() };
-        assert!(asked == 1 << 50 && available < asked);
+        let Err(Error::NoSpace(NoSpace { requested, available, .. })) = check_ordinary(1 << 50) else {
+            panic!()
+        };
+        assert!(requested == 1 << 50 && available < requested);
     }
 
     #[test]

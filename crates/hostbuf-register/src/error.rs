@@ -72,7 +72,7 @@ pub enum Error {
         /// The device.
         device: String,
         /// The requested size, in bytes.
-        asked: usize,
+        requested: usize,
         /// The size of the block, in bytes, that the request would take.
         block: usize,
         /// The number of bytes that are registered, or being registered by other threads.
@@ -123,10 +123,10 @@ impl fmt::Display for Error {
                     "; it is larger than the whole budget (HOSTBUF_CACHE_BYTES)"
                 })
             }
-            Error::Limit { device, asked, block, registered, limit } => {
+            Error::Limit { device, requested, block, registered, limit } => {
                 let bytes = |n: &usize| Bytes(*n as u64);
-                write!(f, "{device}: no room for a block of {}", bytes(asked))?;
-                if block != asked {
+                write!(f, "{device}: no room for a block of {}", bytes(requested))?;
+                if block != requested {
                     write!(f, " (which takes {})", bytes(block))?;
                 }
                 let (limit, taken) = (bytes(limit), bytes(registered));

@@ -281,7 +281,7 @@ impl<R: Registrar> PinnedAlloc<R> {
             let registered = state.registered + state.reserved;
             drop(state);
             let (device, limit) = (self.registrar.name(), self.limit);
-            return Err(Error::Limit { device, asked: length, block: size, registered, limit });
+            return Err(Error::Limit { device, requested: length, block: size, registered, limit });
         };
         let growth = Growth::reserve(&self.shared, &mut state, size, wanted);
         drop(state);

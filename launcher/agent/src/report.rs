@@ -191,7 +191,7 @@ mod tests {
     fn the_report_of_a_failure_has_all_fields_of_the_error() {
         let space = NoSpace {
             host: "h1".into(),
-            asked: 2,
+            requested: 2,
             available: 1,
             limit: "the pool".into(),
             remedy: "request less".into(),

@@ -120,7 +120,7 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
         (libc::ENOMEM | libc::EFAULT | libc::ENOSPC, Pages::Huge2M | Pages::Huge1G) => {
             space::check_huge(length, pages.size()).err().unwrap_or(Error::NoSpace(NoSpace {
                 host: process::host_name(),
-                asked: length,
+                requested: length,
                 available: 0,
                 limit: format!("the pool of reserved huge pages ({source})"),
                 remedy: "another process has taken them meanwhile, or a hugetlb cgroup has a limit; try again, or use --pages auto".into(),
@@ -210,7 +210,7 @@ mod tests {
     fn a_worker_that_the_oom_killer_has_ended_is_a_lack_of_memory() {
         let error = ended_for_memory(libc::SIGKILL, 4 << 20, 1 << 20);
         let Error::NoSpace(no_space) = &error else { panic!("{error:?}") };
-        assert_eq!((no_space.asked, no_space.available), (4 << 20, 1 << 20));
+        assert_eq!((no_space.requested, no_space.available), (4 << 20, 1 << 20));
         assert!(
             error.to_string().contains("OOM killer ended a worker process with signal 9 (SIGKILL)"),
             "{error}"

@@ -157,9 +157,12 @@ fn fits(size: u64) -> Finding {
             NAME,
             format!("{} fits on pages {}; auto uses {resolved}", Bytes(size), fitting.join(", ")),
         ),
-        Err(MemoryError::NoSpace(NoSpace { asked, available, limit, remedy, .. })) => {
-            let says =
-                format!("{} does not fit: {} available, limited by {limit}", Bytes(asked), Bytes(available));
+        Err(MemoryError::NoSpace(NoSpace { requested, available, limit, remedy, .. })) => {
+            let says = format!(
+                "{} does not fit: {} available, limited by {limit}",
+                Bytes(requested),
+                Bytes(available)
+            );
             Finding::lacks(NAME, says).mend(remedy)
         }
         Err(error) => Finding::lacks(NAME, error.to_string()),
