@@ -45,7 +45,12 @@ fn arguments() -> Outcome<Arguments> {
             "--buffers" => arguments.buffers = number()?,
             "--bytes" => arguments.bytes = number()?,
             "--rounds" => arguments.rounds = number()?,
-            _ => return Err(format!("{word} is not known: --device, --buffers, --bytes, --rounds").into()),
+            _ => {
+                return Err(format!(
+                    "unexpected argument '{word}': expected --device, --buffers, --bytes or --rounds"
+                )
+                .into());
+            }
         }
     }
     fits(&arguments)?;
@@ -114,7 +119,10 @@ fn main() -> Outcome<()> {
             Probe::Missing(why) => missing.push(format!("mlock: {why}")),
         }
     }
-    Err(if missing.is_empty() { "--device is cuda, rdma or mlock".into() } else { missing.join("; ").into() })
+    if let (Some(device), true) = (&arguments.device, missing.is_empty()) {
+        return Err(format!("--device {device}: expected cuda, rdma or mlock").into());
+    }
+    Err(missing.join("; ").into())
 }
 
 /// Sends all buffers in all ways, and describes the time of each.

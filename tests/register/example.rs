@@ -25,14 +25,14 @@ fn the_example_registers_once_and_checks_its_data() {
 fn invalid_arguments_of_the_example_give_one_line() {
     const MOST: &str = "18446744073709551615";
     for (words, says) in [
-        (&["--device", "abacus"][..], "--device is"),
-        (&["--rounds", "0"], "--rounds 0: a whole number from 1"),
-        (&["--rounds"], "--rounds wants"),
-        (&["--size", "1"], "--size is not known"),
+        (&["--device", "abacus"][..], "--device abacus: expected cuda"),
+        (&["--rounds", "0"], "--rounds 0: expected a whole number from 1"),
+        (&["--rounds"], "--rounds requires a value"),
+        (&["--size", "1"], "unexpected argument '--size'"),
         (&["--bytes", MOST], MOST),
-        (&["--buffers", MOST, "--bytes", "2"], "no address space"),
-        (&["--bytes", "1000000000000"], "are free here"),
-        (&["--buffers", "99999999999999999999"], "a whole number from 1 to"),
+        (&["--buffers", MOST, "--bytes", "2"], "more than the address space holds"),
+        (&["--bytes", "1000000000000"], "are free on this host"),
+        (&["--buffers", "99999999999999999999"], "expected a whole number from 1 to"),
     ] {
         let output = example().args(words).output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr);
