@@ -2,13 +2,15 @@
  *
  *     cc program.c $(pkg-config --cflags --libs hostbuf)
  *
- * Every function that can fail returns a hostbuf_status; hostbuf_message() returns the details. All functions are thread-safe.
- * A handle that is not const is released by the function. Functions with a group are collective: all ranks of the group call
- * them in the same order. hostbuf_mpi.h makes a group from an MPI communicator.
+ * Every function that can fail returns a hostbuf_status; hostbuf_message() returns the details. All
+ * functions are thread-safe. A handle that is not const is released by the function. Functions with
+ * a group are collective: all ranks of the group call them in the same order. hostbuf_mpi.h makes a
+ * group from an MPI communicator.
  *
- * Initialize each structure, also one that a function fills, with its HOSTBUF_..._INIT. This sets struct_size, by which the
- * library knows the fields that the program was compiled with. It accepts smaller structures of older programs, and larger ones
- * whose additional fields are 0, and returns HOSTBUF_INVALID for others. It accesses no byte beyond struct_size.
+ * Initialize each structure, also one that a function fills, with its HOSTBUF_..._INIT. This sets
+ * struct_size, by which the library knows the fields that the program was compiled with. It accepts
+ * smaller structures of older programs, and larger ones whose additional fields are 0, and returns
+ * HOSTBUF_INVALID for others. It accesses no byte beyond struct_size.
  *
  * Written by cbindgen from bindings/c; a test compares the two.
  */
@@ -19,7 +21,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-/* The initial values of the structures. In an assignment in C: options = (hostbuf_options)HOSTBUF_OPTIONS_INIT; */
+/* The initial values of the structures. In an assignment in C:
+ * options = (hostbuf_options)HOSTBUF_OPTIONS_INIT; */
 #define HOSTBUF_OPTIONS_INIT {sizeof(hostbuf_options), 0, NULL, HOSTBUF_PAGES_AUTO, 0, 0, {0, 0}}
 #define HOSTBUF_INFO_INIT {sizeof(hostbuf_info), NULL, 0, NULL, HOSTBUF_PAGES_AUTO, 0, HOSTBUF_EMPTY, 0, 0, 0, 0}
 #define HOSTBUF_COLLECTIVE_INIT {sizeof(hostbuf_collective), NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}

@@ -7,6 +7,7 @@ import re
 from pathlib import PurePath
 
 MAX_COLUMNS = 100
+MAX_PAGE_COLUMNS = 120
 MAX_LINES = 600
 
 # Words that begin a relative clause or refer to another item, where a noun or a verb is expected.
@@ -327,6 +328,18 @@ def comment_width(source):
                 yield line, f"{len(whole)} columns"
 
 
+def page_width(source):
+    """Finds lines of Markdown with more than 120 columns, except rows of tables and code."""
+    if source.language != "markdown":
+        return
+    code = False
+    for line, text in enumerate(source.lines, 1):
+        if text.lstrip().startswith("```"):
+            code = not code
+        elif len(text) > MAX_PAGE_COLUMNS and not code and not text.startswith(("|", "    ")):
+            yield line, f"{len(text)} columns"
+
+
 def file_length(source):
     """Finds the lines beyond the 600th."""
     count = len(source.lines) - (source.lines[-1] == "")
@@ -489,6 +502,7 @@ RULES = {
     "verb": verb,
     "noun": noun,
     "comment-width": comment_width,
+    "page-width": page_width,
     "file-length": file_length,
     "banned-name": banned_name,
     "private-word": private_word,

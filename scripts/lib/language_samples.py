@@ -33,6 +33,7 @@ SAMPLES = [
     ("comment-width", "python/a.py", f'def a():\n    """Returns {"ab " * 40}""" <<\n    return "{"ab " * 40}"\n'),
     ("comment-width", "python/a.py", f'A = """\\\n{"ab " * 40}\n"""\nb = {"1 + " * 40}1\n"""One.\n{"ab " * 40}<<\n"""\n'),
     ("comment-width", "bindings/a.f90", f"! {'ab ' * 40}<<\n"),
+    ("page-width", "docs/a.md", f"{'ab ' * 39}\n\n{'ab ' * 41}<<\n\n| {'ab ' * 41}|\n\n```\n{'ab ' * 41}\n```\n"),
     ("comment-width", "include/a.h", f"/* one\n * {'ab ' * 40}<<\n */\n// https://example.org/{'a' * 100}\n"),
     ("file-length", "src/a.rs", "a\n" * 600 + "a<<\na<<\n"),
     ("file-length", "src/a.rs", "a\n" * 600),
