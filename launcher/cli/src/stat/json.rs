@@ -35,7 +35,7 @@ fn job_json(job: &Job) -> Value {
         "reserved_bytes": identity.map(|i| i.length),
         "agreement_rounds": identity.map(|i| i.rounds),
         "phases_us": phases,
-        "troubles": job.problems(),
+        "problems": job.problems(),
         "registrations_not_listed": job.unlisted(),
         "ranks": members(&job.ranks),
         "agents": members(&job.agents),
