@@ -244,7 +244,7 @@ fn steps(
         Report::Uncovered { message: message.clone() }.print();
     }
     server.order(Order::Go);
-    // Once the launcher has the report, no rank depends on the agent any more. Ranks that have
+    // Once the launcher has the report, no rank of this host depends on this agent. Ranks that have
     // ended meanwhile are no failure of the start.
     while !matches!(server.events.recv(), Ok(Event::Released) | Err(_)) {}
     if spec.reports {

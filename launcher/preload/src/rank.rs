@@ -74,12 +74,12 @@ impl Rank {
                 let descriptors = packet.descriptors();
                 let Err(errno) = holds.map(&range, descriptors) else { return };
                 let why = mapping_error(errno, descriptors.len(), range.descriptors());
-                if !has_voted {
+                let error = ErrorRecord::new(ErrorClass::Os, why.text());
+                // The agent of a rank that has voted reports the error, if it can be sent.
+                if !has_voted || !self.try_send(&Message::Failed { error }) {
                     Line::new(format_args!("hostbuf: process {}: ", raw::pid())).and(why.bytes()).say();
                     end(ErrorClass::Os);
                 }
-                let error = ErrorRecord::new(ErrorClass::Os, why.text());
-                self.send(&Message::Failed { error });
                 self.wait_for_go();
                 self.agent_ended()
             }
@@ -104,6 +104,11 @@ impl Rank {
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(errno) => connection_failed("sending a message to", errno),
         }
+    }
+
+    /// Sends a message, and returns whether the agent has received it or has ended.
+    fn try_send(&self, message: &Message<'_>) -> bool {
+        matches!(send(self.fd, message), Ok(()) | Err(Errno::PIPE | Errno::CONNRESET))
     }
 
     /// Receives the next packet, or ends the process if there is none.

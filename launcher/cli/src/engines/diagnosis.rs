@@ -13,7 +13,7 @@ pub(crate) struct Diagnosis {
 pub(super) fn is_of_ssh(line: &str) -> bool {
     line.starts_with("ssh: ")
         || line.contains("Host key verification failed")
-        || line.contains("Permission denied (")
+        || (line.contains("Permission denied (") && line.ends_with(")."))
 }
 
 /// Describes the host that ssh cannot reach, if one of `lines` reports it.
@@ -40,6 +40,8 @@ mod tests {
         ] {
             assert_eq!(unreachable_host(lines).map(|found| found.cause).as_deref(), Some(cause));
         }
-        assert_eq!(unreachable_host(&["an agent has ended"]), None);
+        for other in ["an agent has ended", "hostbuf-agent: opening x: Permission denied (os error 13)"] {
+            assert_eq!(unreachable_host(&[other]), None);
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hostbuf::{Error, Result};
 use hostbuf_protocol::environment::{ENV_LOCAL_RANK, ENV_LOCAL_SIZE};
 
+use super::diagnosis::Diagnosis;
 use super::engine::{AgentKind, Engine, LaunchCommand};
 use super::place::Place;
 use super::plan::{AppContext, Invocation, LaunchPlan, LaunchRequest};
@@ -108,6 +109,11 @@ impl Engine for LocalEngine {
 
     fn spawns_ranks(&self) -> bool {
         true
+    }
+
+    /// Returns `None`: the lines are those of the agent itself.
+    fn diagnose(&self, _lines: &[&str]) -> Option<Diagnosis> {
+        None
     }
 
     /// Returns the time that a rank needs to end by itself: no other process has to end it.

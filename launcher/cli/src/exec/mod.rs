@@ -110,10 +110,14 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
                 _ => end(&arguments, place, &error),
             }
         }
-        (Ok(_), Err(error @ Error::Attach(AttachError::AgentGone { .. }))) => {
+        // Without a launcher that watches the agent, this rank may be the only one that has none.
+        (Ok(_), Err(Unconnected { error, no_agent: true })) if !arguments.agent_watched => {
+            end(&arguments, place, &error.into())
+        }
+        (Ok(_), Err(Unconnected { error: error @ Error::Attach(AttachError::AgentGone { .. }), .. })) => {
             agent_ended(&arguments, place, &error.into())
         }
-        (Ok(_), Err(error)) => end(&arguments, place, &error.into()),
+        (Ok(_), Err(Unconnected { error, .. })) => end(&arguments, place, &error.into()),
     }
 }
 
@@ -155,8 +159,21 @@ fn give_up(channel: &FrameSocket, error: &JobError) -> bool {
     channel.send(&failed, &[]).is_ok()
 }
 
+/// The reason why a rank has no connection to its agent.
+struct Unconnected {
+    error: Error,
+    /// True if no process listens on the agent's socket.
+    no_agent: bool,
+}
+
+impl From<Error> for Unconnected {
+    fn from(error: Error) -> Unconnected {
+        Unconnected { error, no_agent: false }
+    }
+}
+
 /// Connects to the agent and introduces this rank.
-fn connect(arguments: &ExecArguments, place: Place) -> hostbuf::Result<(FrameSocket, String)> {
+fn connect(arguments: &ExecArguments, place: Place) -> Result<(FrameSocket, String), Unconnected> {
     let Place { rank, size, local_rank, local_size } = place;
     let mut hello = Hello { role: Role::Rank, rank, size, local_rank, local_size, request: 0 };
     let command = arguments.command.join(std::ffi::OsStr::new(" "));
@@ -175,21 +192,21 @@ fn connect(arguments: &ExecArguments, place: Place) -> hostbuf::Result<(FrameSoc
 }
 
 /// Says `hello` to the agent that `hostbuf run` has started here before any rank.
-fn agent_of_run(name: &str, hello: &Message<'_>) -> hostbuf::Result<Session> {
+fn agent_of_run(name: &str, hello: &Message<'_>) -> Result<Session, Unconnected> {
     Session::open(name, hello).map_err(|error| match error {
-        SessionError::Gone => agent::gone().into(),
+        SessionError::Gone => Error::from(agent::gone()).into(),
         SessionError::NoServer => {
             let why = format!(
                 "no agent of the job answers on {} at @{name}: {error}. The engine has put a rank where `hostbuf run` has no \
                  agent (name all hosts with --host), or this rank is in a network namespace of its own, or the job is over",
                 hostbuf_os::process::host_name()
             );
-            AttachError::AgentGone { why }.into()
+            Unconnected { error: AttachError::AgentGone { why }.into(), no_agent: true }
         }
         SessionError::Connect(source) | SessionError::Io(source) => {
-            Error::Os { doing: format!("connecting to the agent of this host at @{name}"), source }
+            Error::Os { doing: format!("connecting to the agent of this host at @{name}"), source }.into()
         }
-        error => AttachError::from(error).into(),
+        error => Error::from(AttachError::from(error)).into(),
     })
 }
 
