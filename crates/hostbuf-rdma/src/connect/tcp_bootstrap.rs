@@ -267,6 +267,7 @@ mod tests {
     fn every_process_gets_all_records_in_order() {
         for count in [1, 2, 5] {
             let seen = run(count, |bootstrap| {
+                assert_eq!(bootstrap.count(), count);
                 let record = |index: usize, round: usize| vec![index as u8; index * 100_000 + round];
                 (0..3)
                     .map(|round| {
