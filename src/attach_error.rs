@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::job::JobError;
+use crate::job::job_error::JobError;
 use hostbuf_os::session::SessionError;
 use hostbuf_protocol::message::Message;
 

@@ -3,7 +3,7 @@
 mod error_conversion;
 mod first_error;
 mod hosts;
-mod job_error;
+pub(crate) mod job_error;
 mod local;
 #[cfg(feature = "mpi")]
 mod mpi;
