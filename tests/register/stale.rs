@@ -10,7 +10,7 @@ use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Budget, MonitorMode, Overlap, RegistrationCache};
 
 use crate::memory::{GuardedMapping, PAGE, map_over};
-use crate::{MANY, READ, Stamped, cache, skip, strict, strict_with};
+use crate::{MANY, READ, Stamped, cache, rounds, skip, strict, strict_with};
 
 /// Registers eight pages, changes them by `change`, and checks that the next request gets a new
 /// registration: with each kind of device, and with a budget that cannot hold the old and the new
@@ -239,7 +239,8 @@ fn no_hit_between_a_change_and_its_event() {
     let Some((_, cache)) = strict() else { return };
     delays::delay_events(std::time::Duration::from_micros(200));
     let area = GuardedMapping::new(4);
-    for round in 0..3000 {
+    // With all cores in use, a round takes up to 0.1 s: the threads wait for each other's core.
+    for round in rounds(100, 3000, std::time::Duration::from_secs(20)) {
         let before = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
