@@ -28,8 +28,8 @@ impl fmt::Display for Error {
 
 /// Formats an operation and the kernel's error, with the remedy if it is a limit of the process.
 ///
-/// The result is the formatter's.
-/// As the formatter's.
+/// # Errors
+/// Only those of the formatter.
 pub fn describe(f: &mut fmt::Formatter<'_>, doing: &str, source: &io::Error) -> fmt::Result {
     write!(f, "{doing}: {source}")?;
     f.write_str(match source.raw_os_error() {
