@@ -17,6 +17,9 @@ pub mod kernel;
 pub mod mapping_query;
 pub mod memlock;
 pub mod memory;
+pub mod mempolicy;
+mod node_id;
+pub mod node_memory;
 pub mod poison;
 pub mod process;
 pub mod process_lock;
@@ -29,6 +32,7 @@ pub use bytes::Bytes;
 pub use error::Error;
 pub use frame_socket::{FrameSocket, Packet, Received, encode};
 pub use hostbuf_raw::{maps, syscall as raw};
+pub use node_id::NodeId;
 
 /// Compiles and runs the examples of the README.
 #[cfg(doctest)]

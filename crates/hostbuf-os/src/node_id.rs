@@ -1,0 +1,14 @@
+//! The numbers of NUMA nodes.
+
+use std::fmt;
+
+/// The number of a NUMA node of this host, as the kernel counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// Exhaustive: a number.
+pub struct NodeId(pub u32);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

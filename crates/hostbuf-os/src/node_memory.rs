@@ -1,0 +1,162 @@
+//! The free memory of one NUMA node.
+
+use std::fs;
+
+use crate::node_id::NodeId;
+
+/// Returns the number of bytes of ordinary pages that can be allocated on `node`, or `None` if the
+/// kernel does not report them. As for `MemAvailable`, these are the free pages above the kernel's
+/// reserves and most of the page cache.
+#[must_use]
+pub fn available(node: NodeId) -> Option<u64> {
+    let meminfo = fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
+    let zones = fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
+    available_of(node, &meminfo, &zones, crate::memory::page_size())
+}
+
+/// Returns the number of free bytes in the pool of pages of `page` bytes of `node`, 0 if there is
+/// no such pool.
+#[must_use]
+pub fn free_in_pool(node: NodeId, page: u64) -> u64 {
+    let path =
+        format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/free_hugepages", page / 1024);
+    let free = fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    free.unwrap_or(0).saturating_mul(page)
+}
+
+/// Estimates the available bytes of a node as the kernel does for the host in
+/// `si_mem_available()` (mm/page_alloc.c).
+fn available_of(node: NodeId, meminfo: &str, zones: &str, page: u64) -> Option<u64> {
+    let bytes = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.split_once(name).map(|(_, rest)| rest))?;
+        line.strip_prefix(':')?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    let free = bytes(" MemFree")?;
+    let zones: Vec<Zone> = parse_zones(zones).filter(|zone| zone.node == node.0).collect();
+    let reserve = zones.iter().map(Zone::reserve).sum::<u64>().saturating_mul(page);
+    let low = zones.iter().map(|zone| zone.low).sum::<u64>().saturating_mul(page);
+    let cache = bytes(" Active(file)").unwrap_or(0).saturating_add(bytes(" Inactive(file)").unwrap_or(0));
+    // A part of the cache is in use.
+    let reclaimable = |all: u64| all - (all / 2).min(low);
+    let available = free.saturating_add(reclaimable(cache));
+    let available = available.saturating_add(reclaimable(bytes(" SReclaimable").unwrap_or(0)));
+    Some(available.saturating_sub(reserve))
+}
+
+/// One zone of memory, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Zone {
+    node: u32,
+    managed: u64,
+    low: u64,
+    high: u64,
+    /// The pages that are kept for requests that need this zone.
+    protected: u64,
+}
+
+impl Zone {
+    /// Returns the number of pages that ordinary requests do not get.
+    fn reserve(&self) -> u64 {
+        self.high.saturating_add(self.protected).min(self.managed)
+    }
+}
+
+/// Parses `/proc/zoneinfo`.
+fn parse_zones(text: &str) -> impl Iterator<Item = Zone> {
+    let mut lines = text.lines().peekable();
+    std::iter::from_fn(move || {
+        let node = loop {
+            let rest = lines.next()?.strip_prefix("Node ");
+            if let Some(node) = rest.and_then(|rest| rest.split(',').next()?.parse().ok()) {
+                break node;
+            }
+        };
+        let mut zone = Zone { node, ..Zone::default() };
+        while let Some(line) = lines.next_if(|line| !line.starts_with("Node ")) {
+            let mut words = line.split_ascii_whitespace();
+            let (name, value) = (words.next(), words.next().and_then(|word| word.parse().ok()));
+            match (name, value) {
+                (Some("managed"), Some(pages)) => zone.managed = pages,
+                (Some("low"), Some(pages)) => zone.low = pages,
+                // The same word begins a line for each core.
+                (Some("high"), Some(pages)) => zone.high = pages,
+                (Some("protection:"), _) => {
+                    let list = line.split_once('(').map_or("", |(_, list)| list.trim_end_matches(')'));
+                    zone.protected =
+                        list.split(',').filter_map(|word| word.trim().parse().ok()).max().unwrap_or(0);
+                }
+                _ => {}
+            }
+        }
+        Some(zone)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZONES: &str = "\
+Node 0, zone    DMA32
+  per-node stats
+      nr_inactive_anon 0
+  pages free     1000
+        boost    0
+        min      10
+        low      20
+        high     30
+        spanned  1100
+        present  1100
+        managed  1000
+        cma      0
+        protection: (0, 0, 500, 500)
+  pagesets
+    cpu: 0
+              count:    1
+              high:     14
+Node 0, zone   Normal
+  pages free     5000
+        low      100
+        high     200
+        managed  6000
+        protection: (0, 0, 0, 0)
+Node 1, zone   Normal
+        low      7
+        high     8
+        managed  5
+";
+
+    #[test]
+    fn zones_are_parsed_by_their_node() {
+        let zones: Vec<Zone> = parse_zones(ZONES).collect();
+        let dma = Zone { node: 0, managed: 1000, low: 20, high: 30, protected: 500 };
+        assert_eq!(zones[0], dma);
+        assert_eq!((zones[0].reserve(), zones[1].reserve(), zones[2].reserve()), (530, 200, 5));
+        assert_eq!(zones.len(), 3);
+        assert_eq!(parse_zones("Node x, zone\n  high 3\nlow").count(), 0);
+    }
+
+    #[test]
+    fn the_cache_is_available_and_the_reserves_are_not() {
+        let meminfo = "Node 0 MemTotal:  40000 kB\nNode 0 MemFree:  24000 kB\nNode 0 Active(file):  100 kB\n\
+                       Node 0 Inactive(file): 300 kB\nNode 0 SReclaimable: 4000 kB\n";
+        let low = 120 * 4;
+        let expected = 24000 + (400 - 200) + (4000 - low) - 730 * 4;
+        assert_eq!(available_of(NodeId(0), meminfo, ZONES, 4096), Some(expected * 1024));
+        assert_eq!(available_of(NodeId(0), "garbage", ZONES, 4096), None);
+        assert_eq!(available_of(NodeId(3), "Node 3 MemFree: 1 kB", "", 4096), Some(1024));
+    }
+
+    #[test]
+    fn the_nodes_have_together_what_the_host_has() {
+        let nodes = crate::mempolicy::allowed_nodes().expect("/proc is mounted");
+        // A kernel without NUMA does not list nodes.
+        let Some(sum) = nodes.iter().map(|&node| available(node)).sum::<Option<u64>>() else {
+            assert!(!std::path::Path::new("/sys/devices/system/node/node0").exists());
+            return;
+        };
+        let host = crate::memory::meminfo("MemAvailable").expect("/proc is mounted");
+        // Other processes allocate memory between the two.
+        assert!(sum > host / 2 && sum / 2 < host, "{sum} and {host}");
+    }
+}
