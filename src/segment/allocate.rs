@@ -18,6 +18,7 @@ use crate::segment::mapped_segment::MappedSegment;
 use crate::segment::mapping::Mapping;
 use crate::segment::options::BufferOptions;
 use crate::segment::phase::Phase;
+use crate::segment::section::{Section, SectionArgument};
 use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
@@ -145,8 +146,17 @@ fn create(
     Ok(segments)
 }
 
+/// Returns the text of a request with its sections.
+fn request_text(options: &BufferOptions) -> String {
+    let section = |section: &Section| {
+        let argument = SectionArgument { buffer: options.name.clone(), section: section.clone() };
+        format!(" --section {argument}")
+    };
+    options.to_string() + &options.sections.iter().map(section).collect::<String>()
+}
+
 fn same_request(group: &dyn Collective, options: &BufferOptions) -> Result<()> {
-    let mine = options.to_string();
+    let mine = request_text(options);
     let hash = xxhash_rust::xxh3::xxh3_64(mine.as_bytes());
     let mut words = [hash, !hash];
     group.all_reduce(&mut words, Reduce::Min)?;

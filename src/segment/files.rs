@@ -13,9 +13,15 @@ use crate::segment::identity::{BufferIdentity, Identity};
 use crate::segment::layout::Layout;
 use crate::segment::options::BufferOptions;
 use crate::segment::phase::Phase;
+use crate::segment::section_identity::SectionIdentity;
+use crate::segment::sections;
 use hostbuf_memory::memfd::{self, Backing};
-use hostbuf_memory::populate::{self, Workers};
-use hostbuf_memory::{FileMapping, MappingRefused, Pages, Seals, create_all, creation_error};
+use hostbuf_memory::placement::{FilePlan, HostNodes};
+use hostbuf_memory::populate::{self, PageRequest, Workers};
+use hostbuf_memory::{
+    CreatedFile, Demand, FileMapping, MappingRefused, Pages, Seals, create_all, creation_error,
+};
+use hostbuf_os::cores::Cores;
 
 /// The memory of a job on one host, referenced by its descriptors and not yet mapped.
 #[derive(Debug)]
@@ -23,12 +29,17 @@ pub struct Segments {
     job: u128,
     control: OwnedFd,
     buffers: Vec<Segment>,
+    /// The sections of all buffers, in their order.
+    sections: Vec<SectionIdentity>,
+    /// The nodes of this host, if a buffer has a placement.
+    nodes: Option<HostNodes>,
 }
 
 #[derive(Debug)]
 struct Segment {
     fd: OwnedFd,
     identity: BufferIdentity,
+    plan: FilePlan,
     /// True if transparent huge pages are required, not just preferred.
     strict: bool,
 }
@@ -55,19 +66,27 @@ impl Segments {
         let _span = info_span!("create", buffers = buffers.len()).entered();
         let demands: Vec<_> = buffers.iter().map(BufferOptions::demand).collect();
         let names: Vec<_> = buffers.iter().map(|options| file_name(job, &options.name)).collect();
-        let files = create_all(&demands, &names)?;
+        let nodes = demands.iter().any(Demand::is_placed).then(HostNodes::of_this_host);
+        let files = create_all(&demands, &names, nodes.as_ref())?;
         let length = ControlLayout::new(buffers.len()).length();
         let control = memfd::create(&file_name(job, CONTROL_NAME), length, Backing::Shmem)
             .map_err(|e| creation_error("creating the control page's memory file".into(), e))?;
-        let mut segments = Segments { job, control, buffers: Vec::new() };
-        for (options, (fd, pages)) in buffers.iter().zip(files) {
+        let mut segments = Segments { job, control, buffers: Vec::new(), sections: Vec::new(), nodes };
+        for (index, (options, created)) in buffers.iter().zip(files).enumerate() {
+            let CreatedFile { file: fd, pages, plan } = created;
+            segments.sections.extend(sections::planned(index, options, &plan));
             let mut identity = BufferIdentity::new(&options.name, pages);
-            identity.size = options.size;
-            identity.length = options.pages.round_up(options.size);
+            identity.size = options.requested();
+            identity.length = demands[index].length();
             identity.lazy = options.lazy;
             identity.dump = options.dump;
             identity.inode = memfd::inode(fd.as_fd()).map_err(Error::os("fstat of a memory file"))?;
-            segments.buffers.push(Segment { fd, identity, strict: options.pages == Pages::Transparent });
+            segments.buffers.push(Segment {
+                fd,
+                identity,
+                plan,
+                strict: options.pages == Pages::Transparent,
+            });
         }
         Ok(segments)
     }
@@ -80,13 +99,16 @@ impl Segments {
     pub fn populate(&mut self, workers: Workers, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let _span = info_span!("populate", bytes = self.eager()).entered();
         let mut before = 0;
-        for segment in self.buffers.iter_mut().filter(|s| !s.identity.lazy) {
+        let cores = |node| self.nodes.as_ref().map_or_else(Cores::own, |nodes| nodes.cores(node));
+        for (index, segment) in self.buffers.iter_mut().enumerate().filter(|(_, s)| !s.identity.lazy) {
             let (length, pages) = (segment.identity.length, segment.identity.pages);
             let mut report = |done| progress(before + done);
-            let huge =
-                populate::populate(segment.fd.as_fd(), length, pages, segment.strict, workers, &mut report)?;
-            segment.identity.pages = if huge == 0 { Pages::Small } else { pages };
-            segment.identity.huge = huge;
+            let request = PageRequest::new(&segment.plan, pages).strict(segment.strict);
+            let obtained = populate::populate(segment.fd.as_fd(), request, workers, &cores, &mut report)?;
+            segment.identity.pages = if obtained.huge == 0 { Pages::Small } else { pages };
+            segment.identity.huge = obtained.huge;
+            let own = self.sections.iter_mut().filter(|section| section.buffer == index);
+            own.zip(&obtained.on_nodes).for_each(|(section, bytes)| sections::set_obtained(section, bytes));
             before += length;
         }
         Ok(())
@@ -114,6 +136,7 @@ impl Segments {
         identity.address = layout.address;
         identity.length = layout.length;
         identity.buffers = self.buffers.iter().map(|segment| segment.identity).collect();
+        identity.sections = self.sections;
         for (buffer, extent) in identity.buffers.iter_mut().zip(&layout.buffers) {
             buffer.offset = extent.part.offset;
         }

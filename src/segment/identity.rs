@@ -2,11 +2,14 @@
 //! address. Its file is sealed against writes, so no process can change it.
 //!
 //! ```text
-//! | head | table of contents | the job (one row) | buffer 0 | buffer 1 | ...
+//! | head | table of contents | the job (one row) | buffer 0 | ... | section 0 | ... | nodes of sections |
 //! ```
 
 use crate::error::{AttachError, Error, Result};
 use crate::segment::control_layout::{ControlLayout, UNIT};
+use crate::segment::section_identity::{
+    self, NODE_LENGTH, SECTION_LENGTH, SECTION_NODES, SECTIONS, SectionIdentity,
+};
 use hostbuf_memory::Pages;
 use hostbuf_protocol::contents::{self, Contents, ContentsError, Table, TableFile};
 use hostbuf_protocol::frame::numbers;
@@ -16,13 +19,13 @@ use hostbuf_protocol::range::Name;
 const JOB: u16 = 1;
 /// The kind of the table of the buffers.
 const BUFFERS: u16 = 2;
-/// The version of the rows of both tables.
+/// The version of the rows of all four tables.
 const VERSION: u16 = 1;
 const JOB_LENGTH: usize = 56;
 const NAME_LENGTH: usize = size_of::<Name>();
 const BUFFER_LENGTH: usize = NAME_LENGTH + 8 * 8;
-/// The number of tables: two here, three in the control file.
-const TABLES: usize = 5;
+/// The number of tables: four here, three in the control file.
+const TABLES: usize = 7;
 
 /// The description of a job on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub struct Identity {
     pub rounds: u32,
     /// The buffers.
     pub buffers: Vec<BufferIdentity>,
+    /// The sections of all buffers.
+    pub sections: Vec<SectionIdentity>,
 }
 
 /// One buffer's part of the identity.
@@ -110,13 +115,16 @@ impl Identity {
     /// Makes an identity without buffers.
     #[must_use]
     pub fn new(job: u128) -> Identity {
-        Identity { job, address: 0, length: 0, host: 0, hosts: 0, rounds: 0, buffers: Vec::new() }
+        let (buffers, sections) = (Vec::new(), Vec::new());
+        Identity { job, address: 0, length: 0, host: 0, hosts: 0, rounds: 0, buffers, sections }
     }
 
-    /// Returns the length of the identity file of a job with `buffers` buffers, in bytes.
+    /// Returns the length of the identity file of a job with these numbers of buffers and sections,
+    /// in bytes. It is the same on every host, on however many nodes the sections are.
     #[must_use]
-    pub fn file_length(buffers: usize) -> u64 {
-        ((contents::length(TABLES) + JOB_LENGTH + buffers * BUFFER_LENGTH) as u64).next_multiple_of(UNIT)
+    pub fn file_length(buffers: usize, sections: usize) -> u64 {
+        let rows = JOB_LENGTH + buffers * BUFFER_LENGTH + section_identity::longest(sections);
+        ((contents::length(TABLES) + rows) as u64).next_multiple_of(UNIT)
     }
 
     /// Returns the contents of the identity file, up to the last byte in use.
@@ -132,14 +140,21 @@ impl Identity {
             offset: offset as u64,
         };
         let job = table(JOB, 1, JOB_LENGTH, bytes.len());
-        let Identity { job: number, address, length, host, hosts, rounds, buffers } = self;
+        let Identity { job: number, address, length, host, hosts, rounds, buffers, sections } = self;
         let words = [*number as u64, (*number >> 64) as u64, *address, *length];
         let [host, hosts, rounds] = [*host, *hosts, *rounds].map(u64::from);
         bytes.extend(words.into_iter().chain([host, hosts, rounds]).flat_map(u64::to_ne_bytes));
         let list = table(BUFFERS, buffers.len(), BUFFER_LENGTH, bytes.len());
         buffers.iter().for_each(|buffer| buffer.encode(&mut bytes));
+        let parts = table(SECTIONS, sections.len(), SECTION_LENGTH, bytes.len());
+        sections.iter().for_each(|section| section_identity::encode(section, &mut bytes));
+        let on_nodes = sections.iter().map(|section| section.nodes.len()).sum();
+        let nodes = table(SECTION_NODES, on_nodes, NODE_LENGTH, bytes.len());
+        for (index, section) in sections.iter().enumerate() {
+            section_identity::encode_nodes(index, section, &mut bytes);
+        }
         let [phases, states, ledger] = ControlLayout::new(buffers.len()).tables();
-        contents::write(&mut bytes, &[job, list, phases, states, ledger], digest);
+        contents::write(&mut bytes, &[job, list, parts, nodes, phases, states, ledger], digest);
         bytes
     }
 
@@ -157,7 +172,12 @@ impl Identity {
                 other_version(&why)
             }
         })?;
-        let row_length = |kind: u16| if kind == JOB { JOB_LENGTH } else { BUFFER_LENGTH };
+        let row_length = |kind: u16| match kind {
+            JOB => JOB_LENGTH,
+            BUFFERS => BUFFER_LENGTH,
+            SECTIONS => SECTION_LENGTH,
+            _ => NODE_LENGTH,
+        };
         let table = |kind: u16| {
             let found = contents.table(kind);
             // A longer row has columns that a later build has added.
@@ -173,11 +193,14 @@ impl Identity {
         let [low, high, address, length, host, hosts, rounds] = words.ok_or(damaged(0))?;
         let buffers: Option<Vec<_>> = contents.rows(list).map(BufferIdentity::decode).collect();
         let buffers = buffers.ok_or(damaged(1))?;
+        let rows = |kind: u16| table(kind).map(|table| contents.rows(table));
+        let sections = section_identity::decode(rows(SECTIONS)?, rows(SECTION_NODES)?, buffers.len());
+        let sections = sections.ok_or(damaged(2))?;
         let layout = ControlLayout::of(buffers.len(), |kind| contents.table(kind))
             .ok_or_else(|| other_version("its control page has other tables than this program reads"))?;
         let job = u128::from(low) | u128::from(high) << 64;
         let [host, hosts, rounds] = [host, hosts, rounds].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        Ok((Identity { job, address, length, host, hosts, rounds, buffers }, layout))
+        Ok((Identity { job, address, length, host, hosts, rounds, buffers, sections }, layout))
     }
 }
 
@@ -191,6 +214,8 @@ fn other_version(why: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::section_identity::NodeBytes;
+    use hostbuf_os::NodeId;
     use hostbuf_protocol::limits::MAX_BUFFERS;
 
     fn sample(count: usize) -> Identity {
@@ -204,6 +229,22 @@ mod tests {
                 ..BufferIdentity::new(&format!("b{i}"), Pages::Huge2M)
             })
             .collect();
+        let nodes = [(0, 8192), (3, 4096)].map(|(node, bytes)| NodeBytes {
+            node: NodeId(node),
+            requested: bytes,
+            obtained: bytes,
+        });
+        let section = |buffer, name: &str, placement: Option<&str>| SectionIdentity {
+            buffer,
+            name: name.into(),
+            offset: 4096,
+            length: 12288,
+            placement: placement.map(|text| text.parse().unwrap()),
+            nodes: placement.map_or(Vec::new(), |_| nodes.to_vec()),
+        };
+        if count > 0 {
+            identity.sections = vec![section(0, "grid", Some("0,3")), section(count - 1, "", None)];
+        }
         identity
     }
 
@@ -212,8 +253,9 @@ mod tests {
         for count in [0, 1, 16, 17, MAX_BUFFERS] {
             let identity = sample(count);
             let mut bytes = identity.encode();
-            assert!(bytes.len() as u64 <= Identity::file_length(count));
-            bytes.resize(Identity::file_length(count) as usize, 0);
+            let length = Identity::file_length(count, 2);
+            assert!(bytes.len() as u64 <= length);
+            bytes.resize(length as usize, 0);
             assert_eq!(Identity::decode(&bytes).unwrap(), (identity, ControlLayout::new(count)));
         }
     }

@@ -42,18 +42,20 @@ impl Layout {
         let mut at = 0u64;
         let mut align = GUARD;
         for buffer in buffers {
-            // The pages of Auto may become 1 GiB only if the size is a multiple of that.
-            let auto_1g = buffer.pages == crate::Pages::Auto && buffer.size.is_multiple_of(1 << 30);
+            // The pages of Auto may become 1 GiB only if all lengths are multiples of that.
+            let demand = buffer.demand();
+            let auto_1g = buffer.pages == crate::Pages::Auto && demand.has_whole(1 << 30);
             let page = if auto_1g { 1 << 30 } else { buffer.pages.size().max(GUARD) };
             align = align.max(page);
             at = at.next_multiple_of(page);
-            let length = buffer.pages.round_up(buffer.size);
+            let length = demand.length();
             let flags = u64::from(buffer.mmap_flags as u32) | if buffer.dump { FLAG_DUMP } else { 0 };
             let name = Name::new(buffer.name.as_bytes());
             extents.push(Extent { part: Part { offset: at, length }, flags, name });
             at = (at + length).next_multiple_of(GUARD) + GUARD;
         }
-        let identity = Part { offset: at, length: Identity::file_length(buffers.len()) };
+        let sections = buffers.iter().map(BufferOptions::listed_ranges).sum();
+        let identity = Part { offset: at, length: Identity::file_length(buffers.len(), sections) };
         let control_length = ControlLayout::new(buffers.len()).length();
         let control = Part { offset: at + identity.length, length: control_length };
         let length = (control.offset + control.length).next_multiple_of(GUARD) + GUARD;

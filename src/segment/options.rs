@@ -1,13 +1,12 @@
 //! The options of a buffer.
 
-use std::fmt;
-use std::str::FromStr;
-
 use crate::error::{Bytes, Error, Result};
-use hostbuf_memory::Pages;
-use hostbuf_memory::space::Demand;
+use crate::segment::name;
+use crate::segment::section::{self, Section};
+use hostbuf_memory::placement::Placement;
+use hostbuf_memory::{Demand, Pages};
 use hostbuf_protocol::environment::variable_byte;
-use hostbuf_protocol::limits::{MAX_BUFFERS, NAME_MAX};
+use hostbuf_protocol::limits::MAX_BUFFERS;
 
 /// The name of a buffer if none is requested.
 pub const DEFAULT_NAME: &str = "default";
@@ -17,7 +16,8 @@ pub const DEFAULT_NAME: &str = "default";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufferOptions {
-    /// The number of usable bytes, rounded up to whole pages of the obtained size.
+    /// The number of usable bytes, rounded up to whole pages of the obtained size. With 0 it is the
+    /// sum of the sections.
     pub size: u64,
     /// The kind of pages.
     pub pages: Pages,
@@ -32,14 +32,27 @@ pub struct BufferOptions {
     /// Flags passed to `mmap` in addition to `MAP_SHARED | MAP_FIXED`: `MAP_LOCKED`,
     /// `MAP_POPULATE`, `MAP_NONBLOCK`.
     pub mmap_flags: i32,
+    /// The NUMA nodes of the pages outside of sections, and in sections without a placement of
+    /// their own. `None` leaves each page on the node of the thread that allocates it.
+    pub numa: Option<Placement>,
+    /// The sections, from the beginning of the buffer on.
+    pub sections: Vec<Section>,
 }
 
 impl BufferOptions {
     /// Makes the options of a buffer of `size` bytes, with defaults for all others.
     #[must_use]
     pub fn new(size: u64) -> BufferOptions {
-        let name = DEFAULT_NAME.into();
-        BufferOptions { size, pages: Pages::Auto, lazy: false, dump: false, name, mmap_flags: 0 }
+        BufferOptions {
+            size,
+            pages: Pages::Auto,
+            lazy: false,
+            dump: false,
+            name: DEFAULT_NAME.into(),
+            mmap_flags: 0,
+            numa: None,
+            sections: Vec::new(),
+        }
     }
 
     /// Sets the kind of pages.
@@ -77,33 +90,80 @@ impl BufferOptions {
         self
     }
 
+    /// Sets the NUMA nodes of the pages.
+    #[must_use]
+    pub fn numa(mut self, placement: Placement) -> BufferOptions {
+        self.numa = Some(placement);
+        self
+    }
+
+    /// Adds a section behind the others.
+    #[must_use]
+    pub fn section(mut self, section: Section) -> BufferOptions {
+        self.sections.push(section);
+        self
+    }
+
+    /// Returns the number of bytes of which the offset and the length of every section are
+    /// multiples. It depends on the options alone, and not on the pages that a host provides.
+    fn unit(&self) -> u64 {
+        let sum = self.sections.iter().map(|section| section.size).fold(0, u64::saturating_add);
+        self.pages.unit(self.size.max(sum))
+    }
+
+    /// Returns the number of bytes of each section, rounded up to whole pages.
+    pub(super) fn section_lengths(&self) -> impl Iterator<Item = u64> {
+        let unit = self.unit();
+        self.sections.iter().map(move |section| section.size.min(MAX_SIZE).next_multiple_of(unit))
+    }
+
+    /// Returns the number of usable bytes before rounding them up to whole pages: the requested
+    /// size, or the sum of the sections.
+    #[must_use]
+    pub fn requested(&self) -> u64 {
+        if self.size > 0 { self.size } else { self.section_lengths().fold(0, u64::saturating_add) }
+    }
+
+    /// Returns the number of ranges of the buffer that `hostbuf stat` and
+    /// [`HostBuffer::sections`](crate::HostBuffer::sections) list: the sections, and the rest of a
+    /// buffer that has a placement.
+    pub(super) fn listed_ranges(&self) -> usize {
+        if self.numa.is_none() && self.sections.is_empty() {
+            return 0;
+        }
+        let sections: u64 = self.section_lengths().sum();
+        self.sections.len() + usize::from(sections < self.pages.round_up(self.requested()))
+    }
+
     /// Returns the memory that the buffer needs.
     #[must_use]
     pub fn demand(&self) -> Demand {
-        Demand::new(self.size, self.pages).lazy(self.lazy)
+        let demand = Demand::new(self.requested(), self.pages).lazy(self.lazy);
+        let own = self.sections.iter().map(|section| section.numa.clone().or_else(|| self.numa.clone()));
+        let mut parts: Vec<_> = self.section_lengths().zip(own).collect();
+        let rest = demand.length().saturating_sub(parts.iter().map(|(length, _)| length).sum());
+        if rest > 0 {
+            parts.push((rest, self.numa.clone()));
+        }
+        demand.parts(parts)
     }
 
     /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a size of 0 or one beyond any address space, an invalid name, or a
-    /// flag that would undo the sharing or the address.
+    /// [`Error::Invalid`] for a size of 0 or one beyond any address space, an invalid name, a flag
+    /// that would undo the sharing or the address, sections that do not fit, or a lazy buffer with
+    /// a placement.
     pub fn check(&self) -> Result<()> {
-        if self.size == 0 {
+        if self.size == 0 && self.sections.is_empty() {
             return Err(Error::invalid("size 0: a buffer has at least one byte"));
         }
-        if self.size > MAX_SIZE {
-            let (asked, most) = (Bytes(self.size), Bytes(MAX_SIZE));
+        if self.requested() > MAX_SIZE {
+            let (asked, most) = (Bytes(self.requested()), Bytes(MAX_SIZE));
             return Err(Error::invalid(format!("size {asked}: the address space holds at most {most}")));
         }
-        let letters = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        if self.name.is_empty() || self.name.len() > NAME_MAX || !self.name.chars().all(letters) {
-            let begin: String = self.name.escape_debug().take(2 * NAME_MAX).collect();
-            let more = if begin.len() < self.name.len() { "..." } else { "" };
-            return Err(Error::invalid(format!(
-                "invalid name \"{begin}{more}\": expected 1 to {NAME_MAX} letters, digits, '_', '-' or '.'"
-            )));
-        }
+        name::check(&self.name)?;
+        self.check_sections()?;
         let allowed = libc::MAP_LOCKED | libc::MAP_POPULATE | libc::MAP_NONBLOCK;
         if self.mmap_flags & !allowed != 0 {
             return Err(Error::invalid(format!(
@@ -115,9 +175,45 @@ impl BufferOptions {
     }
 }
 
+impl BufferOptions {
+    /// Checks the sections and the placements.
+    fn check_sections(&self) -> Result<()> {
+        let buffer = &self.name;
+        for (i, section) in self.sections.iter().enumerate() {
+            section.check()?;
+            if self.sections[..i].iter().any(|other| other.name == section.name) {
+                let name = &section.name;
+                return Err(Error::invalid(format!(
+                    "two sections of buffer \"{buffer}\" are named \"{name}\""
+                )));
+            }
+        }
+        let (sections, size) = (self.section_lengths().sum(), self.pages.round_up(self.requested()));
+        if sections > size {
+            return Err(Error::invalid(format!(
+                "the sections of buffer \"{buffer}\" need {} in whole pages, and its size is {}: leave out the size of the \
+                 buffer, or raise it",
+                section::bytes(sections),
+                section::bytes(size)
+            )));
+        }
+        let placed = self.numa.is_some() || self.sections.iter().any(|section| section.numa.is_some());
+        if self.lazy && placed {
+            return Err(Error::invalid(format!(
+                "buffer \"{buffer}\" is lazy and has a placement: its pages are placed when they are allocated, before the \
+                 ranks run; leave out lazy or the placement"
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// The maximum sum of all buffers: the largest range that can be free in user space, between the
 /// mappings at fixed addresses.
 pub const MAX_SIZE: u64 = 100 << 40;
+
+/// The maximum number of sections of all buffers of a job.
+pub const MAX_SECTIONS: usize = 250;
 
 /// Checks the options of all buffers of a job.
 ///
@@ -143,7 +239,13 @@ pub fn check_all(buffers: &[BufferOptions]) -> Result<()> {
             )));
         }
     }
-    let sum = buffers.iter().map(|b| b.size).fold(0u64, u64::saturating_add);
+    let sections: usize = buffers.iter().map(|b| b.sections.len()).sum();
+    if sections > MAX_SECTIONS {
+        return Err(Error::invalid(format!(
+            "{sections} sections: expected at most {MAX_SECTIONS} in all buffers"
+        )));
+    }
+    let sum = buffers.iter().map(BufferOptions::requested).fold(0u64, u64::saturating_add);
     if sum > MAX_SIZE {
         let (asked, most) = (Bytes(sum), Bytes(MAX_SIZE));
         return Err(Error::invalid(format!(
@@ -151,90 +253,4 @@ pub fn check_all(buffers: &[BufferOptions]) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// Parses the command line syntax of a buffer: `name=index,size=2G,pages=2m,lazy,dump`.
-impl FromStr for BufferOptions {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<BufferOptions> {
-        let mut options = BufferOptions::new(0);
-        let mut sized = false;
-        for part in text.split(',') {
-            match part.split_once('=').unwrap_or((part, "")) {
-                ("name", name) => options.name = name.into(),
-                ("size", size) => {
-                    let invalid = |why| Error::invalid(format!("invalid size \"{size}\": {why}"));
-                    options.size = size.parse::<Bytes>().map_err(invalid)?.0;
-                    sized = true;
-                }
-                ("pages", pages) => options.pages = pages.parse()?,
-                ("mmap-flags", flags) => {
-                    let digits = flags.trim_start_matches("0x");
-                    let radix = if digits.len() < flags.len() { 16 } else { 10 };
-                    options.mmap_flags = i32::from_str_radix(digits, radix).map_err(|_| {
-                        Error::invalid(format!("invalid mmap flags \"{flags}\": expected a number"))
-                    })?;
-                }
-                ("lazy", "") => options.lazy = true,
-                ("dump", "") => options.dump = true,
-                _ => {
-                    return Err(Error::invalid(format!(
-                        "unexpected \"{part}\" in buffer \"{text}\": expected name=, size=, pages=, mmap-flags=, lazy or dump"
-                    )));
-                }
-            }
-        }
-        if !sized {
-            return Err(Error::invalid(format!("buffer \"{text}\" has no size=")));
-        }
-        options.check()?;
-        Ok(options)
-    }
-}
-
-/// Formats the options in the syntax that `from_str` parses.
-impl fmt::Display for BufferOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "name={},size={},pages={}", self.name, self.size, self.pages)?;
-        if self.mmap_flags != 0 {
-            write!(f, ",mmap-flags={:#x}", self.mmap_flags)?;
-        }
-        f.write_str(if self.lazy { ",lazy" } else { "" })?;
-        f.write_str(if self.dump { ",dump" } else { "" })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_parse_from_their_own_output() {
-        for text in
-            ["name=index,size=2147483648,pages=2m", "name=a,size=1,pages=auto,mmap-flags=0x2000,lazy,dump"]
-        {
-            assert_eq!(text.parse::<BufferOptions>().unwrap().to_string(), text);
-        }
-        // Without the prefix 0x the flags are decimal.
-        let flags = |text: &str| text.parse::<BufferOptions>().unwrap().mmap_flags;
-        assert_eq!(flags("size=1,mmap-flags=8192"), flags("size=1,mmap-flags=0x2000"));
-    }
-
-    #[test]
-    fn invalid_options_are_rejected_with_the_reason() {
-        for (text, word) in [
-            ("size=0", "size 0"),
-            ("size=200T", "address space"),
-            ("size=1P", "invalid size \"1P\": unknown unit P"),
-            ("name=x", "no size"),
-            ("size=1,name=a b", "name"),
-            ("size=1,pages=3m", "pages"),
-            ("size=1,colour=red", "colour"),
-            ("size=1,mmap-flags=0x10", "mmap flags"),
-        ] {
-            let error = text.parse::<BufferOptions>().unwrap_err().to_string();
-            assert!(error.contains(word), "{text}: {error}");
-        }
-    }
 }

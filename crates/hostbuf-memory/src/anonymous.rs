@@ -2,14 +2,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use hostbuf_os::memory;
+use hostbuf_os::cores::Cores;
+use hostbuf_os::{NodeId, memory};
 
-use crate::create::create_all;
+use crate::create::{CreatedFile, create_all};
+use crate::demand::Demand;
 use crate::error::{Error, Result};
 use crate::mapping::{FileMapping, MappingRefused};
 use crate::pages::Pages;
-use crate::populate::{self, Workers};
-use crate::space::Demand;
+use crate::placement::HostNodes;
+use crate::populate::{self, PageRequest, Workers};
 
 /// A memory file of this process, populated and mapped at an address of the kernel's choice.
 /// Dropping it unmaps the file. It is shared with forked children and excluded from core files.
@@ -19,6 +21,7 @@ pub struct AnonymousSegment {
     file: OwnedFd,
     length: u64,
     pages: Pages,
+    on_nodes: Vec<(NodeId, u64)>,
 }
 
 impl AnonymousSegment {
@@ -26,18 +29,27 @@ impl AnonymousSegment {
     /// and `workers` populate it, unless the demand is lazy. The bytes are zero.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 bytes; [`Error::NoSpace`] and [`Error::Unsupported`] before any
-    /// page is allocated, or if pages ran out meanwhile; [`Error::Os`]. Nothing stays mapped.
+    /// [`Error::Invalid`] for 0 bytes, and for a lazy demand with a placement; [`Error::NoSpace`]
+    /// and [`Error::Unsupported`] before any page is allocated, or if pages ran out meanwhile;
+    /// [`Error::Os`]. Nothing stays mapped.
     pub fn new(name: &str, demand: Demand, workers: Workers) -> Result<AnonymousSegment> {
         if demand.size == 0 {
             return Err(Error::Invalid { what: "invalid size 0: expected at least one byte".into() });
         }
-        let length = demand.pages.round_up(demand.size);
-        let created = create_all(&[demand], &[name.to_owned()])?;
-        let (file, pages) = created.into_iter().next().expect("one file for one demand");
+        if demand.lazy && demand.is_placed() {
+            let what = "a segment with a placement cannot be lazy: leave out one of them";
+            return Err(Error::Invalid { what: what.into() });
+        }
+        let length = demand.length();
+        let nodes = demand.is_placed().then(HostNodes::of_this_host);
+        let created = create_all(std::slice::from_ref(&demand), &[name.to_owned()], nodes.as_ref())?;
+        let CreatedFile { file, pages, plan } = created.into_iter().next().expect("one file for one demand");
+        let mut on_nodes = Vec::new();
         if !demand.lazy {
-            let strict = demand.pages == Pages::Transparent;
-            populate::populate(file.as_fd(), length, pages, strict, workers, &mut |_| {})?;
+            let request = PageRequest::new(&plan, pages).strict(demand.pages == Pages::Transparent);
+            let cores = |node| nodes.as_ref().map_or_else(Cores::own, |nodes| nodes.cores(node));
+            let obtained = populate::populate(file.as_fd(), request, workers, &cores, &mut |_| {})?;
+            on_nodes = obtained.on_nodes.concat();
         }
         let align = pages.size().max(memory::page_size()) as usize;
         let mapping = FileMapping::new(file.as_fd(), 0, length, align).map_err(|refused| {
@@ -47,7 +59,7 @@ impl AnonymousSegment {
         })?;
         // If the kernel rejects the advice, core files are only larger.
         let _ = mapping.advise(0, length, libc::MADV_DONTDUMP);
-        Ok(AnonymousSegment { mapping, file, length, pages })
+        Ok(AnonymousSegment { mapping, file, length, pages, on_nodes })
     }
 
     /// Returns the address of the first byte. All bytes are readable and writable while the segment
@@ -70,6 +82,13 @@ impl AnonymousSegment {
     pub fn pages(&self) -> Pages {
         self.pages
     }
+
+    /// Returns the number of bytes on each NUMA node, as verified after allocating them, for each
+    /// part of the demand with a placement.
+    #[must_use]
+    pub fn on_nodes(&self) -> &[(NodeId, u64)] {
+        &self.on_nodes
+    }
 }
 
 impl AsFd for AnonymousSegment {
@@ -87,7 +106,7 @@ mod tests {
     #[test]
     fn a_segment_is_zeroed_writable_and_unmapped_at_the_end() {
         for (size, pages) in [(1, Pages::Auto), (5 << 20, Pages::Auto), (3 << 20, Pages::Small)] {
-            let demand = Demand { size, pages, lazy: false };
+            let demand = Demand::new(size, pages);
             let segment = AnonymousSegment::new("hostbuf-test", demand, Workers::of_this_process()).unwrap();
             assert!(segment.len() as u64 >= size && segment.start().is_multiple_of(4096));
             let taken = nix::sys::stat::fstat(&segment).unwrap().st_blocks as usize * 512;
@@ -109,8 +128,33 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_is_placed_on_its_node() {
+        // Containers may forbid to place memory, and the error says so.
+        let placed = |size, pages, placement: &str| {
+            let demand = Demand::new(size, pages).placement(placement.parse().unwrap());
+            AnonymousSegment::new("hostbuf-test", demand, Workers::of_this_process())
+        };
+        for (size, pages, placement) in [
+            (5 << 20, Pages::Small, "0"),
+            (6 << 20, Pages::Transparent, "0"),
+            (7 << 20, Pages::Auto, "interleave:0"),
+        ] {
+            let segment = match placed(size, pages, placement) {
+                Err(Error::Unsupported { why, .. }) if why.contains("SYS_NICE") => return,
+                segment => segment.unwrap(),
+            };
+            assert_eq!(segment.on_nodes(), [(NodeId(0), segment.len() as u64)], "{pages}");
+        }
+        assert!(matches!(placed(4096, Pages::Small, "63"), Err(Error::Unsupported { .. })));
+        assert!(matches!(placed(1 << 50, Pages::Small, "0"), Err(Error::NoSpace(_))));
+        let lazy = Demand::new(4096, Pages::Small).placement("0".parse().unwrap()).lazy(true);
+        let refused = AnonymousSegment::new("hostbuf-test", lazy, Workers::of_this_process());
+        assert!(matches!(refused, Err(Error::Invalid { .. })));
+    }
+
+    #[test]
     fn a_segment_that_is_too_large_is_rejected() {
-        let demand = |size| Demand { size, pages: Pages::Small, lazy: false };
+        let demand = |size| Demand::new(size, Pages::Small);
         let refused = |size| {
             AnonymousSegment::new("hostbuf-test", demand(size), Workers::of_this_process()).unwrap_err()
         };

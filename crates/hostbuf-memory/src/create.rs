@@ -2,43 +2,70 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use crate::demand::Demand;
 use crate::error::{Error, NoSpace, Result};
 use crate::mapping::FileMapping;
 use crate::memfd::{self, Backing};
 use crate::pages::Pages;
-use crate::space::{self, Demand};
+use crate::placement::{FilePlan, HostNodes, NodeSpace};
+use crate::resolve::{resolve_all, resolve_without_pools};
+use crate::space;
+
+/// A memory file without pages yet.
+#[derive(Debug)]
+// Exhaustive: the caller takes it apart, and owns each part.
+pub struct CreatedFile {
+    /// The descriptor.
+    pub file: OwnedFd,
+    /// The kind of its pages, which is not [`Pages::Auto`].
+    pub pages: Pages,
+    /// The nodes of its pages.
+    pub plan: FilePlan,
+}
 
 /// Creates a memory file for each of `demands`, named by `names` in `/proc/PID/maps`. The files
-/// have no pages yet, except that pages of the reserved pools are reserved for them. Returns each
-/// file with the kind of its pages.
+/// have no pages yet, except that pages of the reserved pools are reserved for them. `nodes` are
+/// the nodes of this host, if a demand has a placement.
 ///
 /// Another process may take pages of a pool after they were seen to be free. Demands for
 /// [`Pages::Auto`] get other pages then.
 ///
 /// # Errors
-/// [`Error::NoSpace`] and [`Error::Unsupported`] as [`space::check`]; [`Error::Os`], with the
-/// remedy for a limit on the length of files. After an error no file remains.
+/// [`Error::NoSpace`] and [`Error::Unsupported`] as [`space::check`], and for a placement that this
+/// host cannot provide; [`Error::Os`], with the remedy for a limit on the length of files. After an
+/// error no file remains.
 ///
 /// # Panics
-/// If there are fewer names than demands.
-pub fn create_all(demands: &[Demand], names: &[String]) -> Result<Vec<(OwnedFd, Pages)>> {
-    let pages = space::resolve_all(demands);
+/// If there are fewer names than demands, or if a demand has a placement and there are no `nodes`.
+pub fn create_all(
+    demands: &[Demand],
+    names: &[String],
+    nodes: Option<&HostNodes>,
+) -> Result<Vec<CreatedFile>> {
+    let space = nodes.map(HostNodes::space);
+    let pages = resolve_all(demands, space.as_ref());
     let chosen = |(demand, pages): (&Demand, &Pages)| {
         demand.pages == Pages::Auto && matches!(pages, Pages::Huge2M | Pages::Huge1G)
     };
-    match create_on(demands, names, &pages) {
+    match create_on(demands, names, &pages, space.clone()) {
         Err(Error::NoSpace(first)) if demands.iter().zip(&pages).any(chosen) => {
-            create_on(demands, names, &space::resolve_without_pools(demands))
+            create_on(demands, names, &resolve_without_pools(demands), space)
                 .map_err(|_| Error::NoSpace(first))
         }
         created => created,
     }
 }
 
-fn create_on(demands: &[Demand], names: &[String], pages: &[Pages]) -> Result<Vec<(OwnedFd, Pages)>> {
+fn create_on(
+    demands: &[Demand],
+    names: &[String],
+    pages: &[Pages],
+    space: Option<NodeSpace>,
+) -> Result<Vec<CreatedFile>> {
     space::check(demands, pages)?;
-    let create = |(i, &pages): (usize, &Pages)| {
-        let length = demands[i].pages.round_up(demands[i].size);
+    let plans = plan_all(demands, pages, space)?;
+    let create = |(i, plan): (usize, FilePlan)| {
+        let (pages, length) = (pages[i], demands[i].length());
         let doing = format!("creating a memory file of {length} bytes on pages {pages}");
         let backing = match pages {
             Pages::Huge2M | Pages::Huge1G => Backing::Hugetlb(pages.size()),
@@ -48,9 +75,19 @@ fn create_on(demands: &[Demand], names: &[String], pages: &[Pages]) -> Result<Ve
         if let Backing::Hugetlb(page) = backing {
             reserve(&file, length, page)?;
         }
-        Ok((file, pages))
+        Ok(CreatedFile { file, pages, plan })
     };
-    pages.iter().enumerate().map(create).collect()
+    plans.into_iter().enumerate().map(create).collect()
+}
+
+/// Plans the nodes of all pages before any is allocated.
+fn plan_all(demands: &[Demand], pages: &[Pages], mut space: Option<NodeSpace>) -> Result<Vec<FilePlan>> {
+    let mut none = NodeSpace::new(Vec::new());
+    let plan = |(demand, &pages): (&Demand, &Pages)| {
+        let nodes = if demand.is_placed() { space.as_mut() } else { Some(&mut none) };
+        demand.plan(pages, nodes.expect("the caller passes the nodes for a placement"))
+    };
+    demands.iter().zip(pages).map(plan).collect()
 }
 
 /// Reserves pages of the pool for the whole file: the kernel does so when the file is mapped, and

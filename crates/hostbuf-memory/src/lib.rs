@@ -8,19 +8,24 @@
 
 mod anonymous;
 mod create;
+mod demand;
 pub mod error;
 mod mapping;
 pub mod memfd;
 mod pages;
+pub mod placement;
 pub mod populate;
+mod resolve;
 mod seals;
 pub mod space;
 
 pub use anonymous::AnonymousSegment;
-pub use create::{create_all, creation_error};
+pub use create::{CreatedFile, create_all, creation_error};
+pub use demand::Demand;
 pub use error::{Error, NoSpace, Result};
 pub use mapping::{FileMapping, MappingRefused};
 pub use pages::Pages;
+pub use resolve::resolve_all;
 pub use seals::Seals;
 
 /// Compiles and runs the examples of the README.

@@ -79,6 +79,13 @@ impl FileMapping {
         self.at as usize
     }
 
+    /// Returns the number of bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a mapping has at least one byte")]
+    pub fn len(&self) -> u64 {
+        self.length as u64
+    }
+
     /// Passes an advice about a part to the kernel. `advice` must not discard anything.
     ///
     /// # Errors

@@ -59,13 +59,18 @@ impl Pages {
     /// Returns `size` bytes rounded up to whole pages.
     #[must_use]
     pub fn round_up(self, size: u64) -> u64 {
-        // The kind of pages of Auto is not known yet. From 2 MiB on, whole pages of 2 MiB suit
-        // every kind.
-        let page = match self {
+        size.next_multiple_of(self.unit(size))
+    }
+
+    /// Returns the number of bytes of which `size` is made a multiple. The kind of pages of
+    /// [`Pages::Auto`] is not known yet: from 2 MiB on, whole pages of 2 MiB suit every kind but
+    /// 1 GiB.
+    #[must_use]
+    pub fn unit(self, size: u64) -> u64 {
+        match self {
             Pages::Auto if size < 2 << 20 => Pages::Small.size(),
             pages => pages.size(),
-        };
-        size.next_multiple_of(page)
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
+use hostbuf_memory::Demand;
 use hostbuf_memory::populate::Workers;
-use hostbuf_memory::space::Demand;
 use hostbuf_memory::{AnonymousSegment, Pages};
 use hostbuf_os::Bytes;
 

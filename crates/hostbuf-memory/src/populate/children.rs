@@ -12,32 +12,54 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::error::{Error, Result};
+use crate::populate::fork_shared::ForkShared;
 use crate::populate::view::FileView;
 use crate::populate::work::{PopulateMethod, Tally, Task, WorkerFailure};
 use hostbuf_os::cores::Cores;
 use hostbuf_os::{memory, process};
 
-/// Populates the file of `task`. Returns the number of bytes on huge pages, or the failure of a
+/// Populates the range of `task`. Returns the number of bytes on huge pages, or the failure of a
 /// worker. The outer error means that the workers could not be started.
 pub(super) fn run(
     task: Task,
     cores: &Cores,
     progress: &mut dyn FnMut(u64),
 ) -> Result<std::result::Result<u64, WorkerFailure>> {
-    let tally = SharedTally::new()?;
+    let shared = ForkShared::<Tally>::new(1)?;
+    let tally = &shared[0];
+    // This process only waits, so one of the workers may use its core.
+    let first = cores.spread(task.workers(cores.threads()));
+    let in_child = |worker: usize| {
+        cores.begin_at(&first[worker]);
+        let method = if worker == 0 { PopulateMethod::Write } else { PopulateMethod::Fault };
+        // Each window is mapped separately: if memory is tight, page tables for more may not fit.
+        let view = |at, length| FileView::map(task.fd, at, length, task.pages).map(|view| (view, 0));
+        task.work(tally, task.end(), method, view, &mut || {}).err().unwrap_or(0)
+    };
+    let report = &mut || progress(tally.done.load(Ordering::Relaxed));
+    let ended = supervise(first.len(), in_child, report)?;
+    Ok(ended.map(|()| tally.huge.load(Ordering::Relaxed)).map_err(|(_, failure)| failure))
+}
+
+/// Starts `count` children, each of which runs `in_child` with its number and ends with the errno
+/// that it returns, 0 for success. Waits for all of them; after a failure, ends the others. Returns
+/// the failure with the number of its child. The outer error means that a child could not be
+/// started.
+pub(super) fn supervise(
+    count: usize,
+    in_child: impl Fn(usize) -> i32,
+    report: &mut dyn FnMut(),
+) -> Result<std::result::Result<(), (usize, WorkerFailure)>> {
     let oom_kills = memory::oom_kills();
     let parent = nix::unistd::getpid();
-    let mut children: Vec<Pid> = Vec::new();
-    // This process only waits, so one of the workers may use its core.
-    for (worker, first) in cores.spread(task.workers(cores.threads())).iter().enumerate() {
-        let method = if worker == 0 { PopulateMethod::Write } else { PopulateMethod::Fault };
+    let mut children: Vec<(usize, Pid)> = Vec::new();
+    for number in 0..count {
         // SAFETY: the child only does what is safe after a fork in a process with threads: system
         // calls and atomics.
         match unsafe { fork() } {
-            Ok(ForkResult::Parent { child }) => children.push(child),
+            Ok(ForkResult::Parent { child }) => children.push((number, child)),
             Ok(ForkResult::Child) => {
-                cores.begin_at(first);
-                let status = in_child(task, method, tally.get(), parent);
+                let status = prepare(parent).map_or_else(|errno| errno, |()| in_child(number));
                 // SAFETY: _exit runs no exit handler of the parent.
                 unsafe { libc::_exit(status) }
             }
@@ -56,21 +78,24 @@ pub(super) fn run(
     let mut left = children;
     while !left.is_empty() {
         let mut running = Vec::new();
-        for child in left {
+        for (number, child) in left {
+            let mut fail = |failure: WorkerFailure| {
+                if result.is_ok() {
+                    result = Err((number, failure));
+                }
+            };
             match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::StillAlive) => running.push(child),
+                Ok(WaitStatus::StillAlive) => running.push((number, child)),
                 Ok(WaitStatus::Exited(_, 0)) => {}
-                Ok(WaitStatus::Exited(_, errno)) => result = result.and(Err(errno.into())),
+                Ok(WaitStatus::Exited(_, errno)) => fail(errno.into()),
                 Ok(WaitStatus::Signaled(child, signal, _)) => {
                     // The kernel counts before it sends the signal. It may hide the count.
                     let for_memory = signal == Signal::SIGKILL
                         && (oom_kills.is_none() || memory::oom_kills() != oom_kills);
-                    let ended =
-                        WorkerFailure::Ended { pid: child.as_raw(), signal: signal as i32, for_memory };
-                    result = result.and(Err(ended));
+                    fail(WorkerFailure::Ended { pid: child.as_raw(), signal: signal as i32, for_memory });
                 }
-                Ok(_) | Err(nix::Error::EINTR) => running.push(child),
-                Err(_) => result = result.and(Err(libc::ECHILD.into())),
+                Ok(_) | Err(nix::Error::EINTR) => running.push((number, child)),
+                Err(_) => fail(libc::ECHILD.into()),
             }
         }
         left = running;
@@ -78,25 +103,26 @@ pub(super) fn run(
             reap(&left);
             break;
         }
-        progress(tally.get().done.load(Ordering::Relaxed));
+        report();
         if !left.is_empty() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    Ok(result.map(|()| tally.get().huge.load(Ordering::Relaxed)))
+    Ok(result)
 }
 
-fn reap(children: &[Pid]) {
-    for &child in children {
+fn reap(children: &[(usize, Pid)]) {
+    for &(_, child) in children {
         let _ = kill(child, Signal::SIGKILL);
         let _ = waitpid(child, None);
     }
 }
 
-fn in_child(task: Task, method: PopulateMethod, tally: &Tally, parent: Pid) -> i32 {
+/// Prepares a child of `parent` for its work. The error is the errno with which it ends.
+fn prepare(parent: Pid) -> std::result::Result<(), i32> {
     // The memory of an orphan would never be used.
     if process::die_with_parent(libc::SIGKILL).is_err() || nix::unistd::getppid() != parent {
-        return libc::ECHILD;
+        return Err(libc::ECHILD);
     }
     // The OOM killer should choose this process. Without the file it uses its own heuristic.
     if let Ok(file) = nix::fcntl::open(
@@ -106,36 +132,5 @@ fn in_child(task: Task, method: PopulateMethod, tally: &Tally, parent: Pid) -> i
     ) {
         let _ = nix::unistd::write(&file, b"1000");
     }
-    // Each window is mapped separately: if memory is tight, page tables for more may not fit.
-    let view = |at, length| FileView::map(task.fd, at, length, task.pages).map(|view| (view, 0));
-    task.work(tally, task.length, method, view, &mut || {}).err().unwrap_or(0)
-}
-
-/// A [`Tally`] that the children share.
-struct SharedTally(*mut Tally);
-
-impl SharedTally {
-    fn new() -> Result<SharedTally> {
-        // SAFETY: a new anonymous mapping.
-        let at = unsafe {
-            let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-            libc::mmap(std::ptr::null_mut(), size_of::<Tally>(), rw, flags, -1, 0)
-        };
-        if at == libc::MAP_FAILED {
-            return Err(Error::os("mapping a page")(io::Error::last_os_error()));
-        }
-        Ok(SharedTally(at.cast()))
-    }
-
-    fn get(&self) -> &Tally {
-        // SAFETY: mapped until drop, zeroed by the kernel, atomics only.
-        unsafe { &*self.0 }
-    }
-}
-
-impl Drop for SharedTally {
-    fn drop(&mut self) {
-        // SAFETY: new() mapped it; the children have mappings of their own.
-        unsafe { libc::munmap(self.0.cast(), size_of::<Tally>()) };
-    }
+    Ok(())
 }

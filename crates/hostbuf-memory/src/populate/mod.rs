@@ -7,19 +7,25 @@
 //! that there is not enough memory.
 
 mod children;
+mod failure;
+mod fork_shared;
+mod obtained;
+mod placed;
+mod placed_failure;
 mod threads;
+mod verify;
 mod view;
 mod work;
 
-use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::error::{Error, NoSpace, Result};
-use crate::pages::{EXTENT, Pages};
-use crate::space;
+use crate::error::Result;
+use crate::pages::Pages;
+use crate::placement::{FilePlan, PlannedRange};
+use failure::{ended_for_memory, explain, worker_ended};
 use hostbuf_os::cores::Cores;
-use hostbuf_os::{Bytes, memory, process};
-use view::NO_ADDRESSES;
+use hostbuf_os::{NodeId, memory};
+pub use obtained::ObtainedPages;
 use work::{Task, WorkerFailure};
 
 /// The kind of workers that populate memory.
@@ -51,23 +57,80 @@ impl Workers {
     }
 }
 
-/// Allocates all `length` bytes (whole pages) of `fd` on `pages`, which must not be
-/// [`Pages::Auto`]. With `strict`, a huge page that is not available is an error. `progress` is
-/// called occasionally with the number of bytes allocated so far. Returns the number of bytes on
-/// huge pages.
+/// The pages to allocate.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct PageRequest<'a> {
+    /// The nodes of the pages of the file. Its ranges contain the whole file.
+    pub plan: &'a FilePlan,
+    /// The kind of pages, which is not [`Pages::Auto`].
+    pub pages: Pages,
+    /// True if a huge page that is not available is an error.
+    pub strict: bool,
+}
+
+impl<'a> PageRequest<'a> {
+    /// Makes the request for pages of this kind, or for smaller ones if there are none.
+    #[must_use]
+    pub fn new(plan: &'a FilePlan, pages: Pages) -> PageRequest<'a> {
+        PageRequest { plan, pages, strict: false }
+    }
+
+    /// Sets whether a huge page that is not available is an error.
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> PageRequest<'a> {
+        self.strict = strict;
+        self
+    }
+}
+
+/// Allocates all pages of `fd`. `progress` is called occasionally with the number of bytes
+/// allocated so far.
+///
+/// `workers` allocate the ranges without a placement. Those with one are allocated by children of
+/// this process, which run on the cores of their nodes as `node_cores` returns them, and the node
+/// of each page is verified.
 ///
 /// # Errors
 /// [`Error::NoSpace`] if pages ran out; [`Error::WorkerEnded`] if a signal has ended a worker;
-/// [`Error::Unsupported`] for a strict demand that this kernel cannot meet.
+/// [`Error::Unsupported`] for a strict demand that this kernel cannot meet, and for a placement
+/// that it refuses.
 pub fn populate(
     fd: BorrowedFd<'_>,
-    length: u64,
-    pages: Pages,
-    strict: bool,
+    request: PageRequest<'_>,
+    workers: Workers,
+    node_cores: &dyn Fn(NodeId) -> Cores,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ObtainedPages> {
+    let PageRequest { plan, pages, strict } = request;
+    let task = |start, length| Task { fd: fd.as_raw_fd(), start, length, pages, strict };
+    let mut obtained = ObtainedPages::default();
+    let mut before = 0;
+    for range in plan.ranges().iter().filter(|range| !range.is_placed()) {
+        let mut report = |done| progress(before + done);
+        obtained.huge += populate_range(fd, task(range.offset, range.length), workers, &mut report)?;
+        before += range.length;
+    }
+    obtained.on_nodes = vec![Vec::new(); plan.ranges().len()];
+    let nodes = plan.nodes();
+    if !nodes.is_empty() {
+        let cores = nodes.into_iter().map(|node| (node, node_cores(node))).collect();
+        let length = plan.ranges().last().map_or(0, PlannedRange::end);
+        let placed = placed::run(task(0, length), plan, &cores, &mut |done| progress(before + done))?;
+        obtained.huge += placed.huge;
+        obtained.on_nodes = placed.on_nodes;
+    }
+    Ok(obtained)
+}
+
+/// Allocates the pages of a range without a placement. Returns the number of bytes on huge pages.
+fn populate_range(
+    fd: BorrowedFd<'_>,
+    task: Task,
     workers: Workers,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64> {
-    let task = Task { fd: fd.as_raw_fd(), length, pages, strict };
+    let Task { length, pages, .. } = task;
     let outcome = match workers {
         Workers::Threads(cores) => threads::run(task, &cores, progress).map_err(WorkerFailure::from),
         Workers::Children(cores) => children::run(task, &cores, progress)?,
@@ -77,65 +140,16 @@ pub fn populate(
     outcome.map_err(|failure| match failure {
         WorkerFailure::Errno(errno) => explain(errno, length, pages, taken()),
         WorkerFailure::Ended { signal, for_memory: true, .. } => ended_for_memory(signal, length, taken()),
-        WorkerFailure::Ended { pid, signal, .. } => {
-            let doing = format!("populating {} of memory on {}", Bytes(length), process::host_name());
-            Error::WorkerEnded { doing, pid, signal }
-        }
+        WorkerFailure::Ended { pid, signal, .. } => worker_ended(length, pid, signal),
     })
-}
-
-/// Makes the error for a worker that the OOM killer has ended when `taken` bytes were allocated.
-fn ended_for_memory(signal: i32, length: u64, taken: u64) -> Error {
-    let mut limit = memory::tightest_limit();
-    limit.remedy = format!(
-        "the kernel's OOM killer ended a worker process with {} at this point; {}",
-        process::signal_name(signal),
-        limit.remedy
-    );
-    space::no_space(length, taken.min(length - 1), &limit)
-}
-
-fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
-    let source = io::Error::from_raw_os_error(errno);
-    let no_space = |limit: &memory::Limit| {
-        space::no_space(length, space::available(limit).saturating_add(taken).min(length - 1), limit)
-    };
-    let other = Error::Os {
-        doing: format!("populating {} of memory", Bytes(length)),
-        source: io::Error::from_raw_os_error(errno),
-    };
-    match (errno, pages) {
-        // MADV_COLLAPSE returns EBUSY if a memory cgroup has no room for the huge page.
-        (libc::EBUSY, Pages::Transparent) if space::available(&memory::tightest_limit()) < EXTENT => {
-            no_space(&memory::tightest_limit())
-        }
-        (libc::EINVAL | libc::EAGAIN | libc::EBUSY, Pages::Transparent) => Error::Unsupported {
-            what: "pages thp".into(),
-            why: format!(
-                "the kernel on {} did not collapse all of the memory into huge pages ({source}). Use --pages auto, \
-                 which uses the pages that are available and reports their kind",
-                process::host_name()
-            ),
-        },
-        (libc::ENOMEM | libc::EFAULT | libc::ENOSPC, Pages::Huge2M | Pages::Huge1G) => {
-            space::check_huge(length, pages.size()).err().unwrap_or(Error::NoSpace(NoSpace {
-                host: process::host_name(),
-                requested: length,
-                available: 0,
-                limit: format!("the pool of reserved huge pages ({source})"),
-                remedy: "another process has taken them meanwhile, or a hugetlb cgroup has a limit; try again, or use --pages auto".into(),
-            }))
-        }
-        (libc::ENOMEM | libc::ENOSPC | libc::EFAULT, _) => no_space(&memory::tightest_limit()),
-        (NO_ADDRESSES, _) => space::check_address_space(length).err().unwrap_or(other),
-        _ => other,
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use crate::memfd::{self, Backing};
+    use hostbuf_os::process;
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
     use std::os::fd::AsFd;
@@ -152,8 +166,11 @@ mod tests {
             {
                 let fd = memfd::create("hostbuf-test", length, Backing::Shmem).unwrap();
                 let mut last = 0;
-                let huge =
-                    populate(fd.as_fd(), length, pages, false, workers, &mut |done| last = done).unwrap();
+                let plan = FilePlan::unplaced(length);
+                let request = PageRequest::new(&plan, pages);
+                let ObtainedPages { huge, .. } =
+                    populate(fd.as_fd(), request, workers, &|_| Cores::own(), &mut |done| last = done)
+                        .unwrap();
                 assert_eq!(resident(fd.as_fd()), length, "{workers:?} {pages}");
                 assert!(huge <= length && last <= length);
                 if pages == Pages::Small {
@@ -171,10 +188,9 @@ mod tests {
         let oom_kills = memory::oom_kills();
         let error = populate(
             fd.as_fd(),
-            LENGTH,
-            Pages::Small,
-            false,
+            PageRequest::new(&FilePlan::unplaced(LENGTH), Pages::Small),
             Workers::Children(Cores::own()),
+            &|_| Cores::own(),
             // Called while the workers are running, and once more.
             &mut |_| {
                 let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
@@ -203,35 +219,6 @@ mod tests {
             Ok(_) if killed.is_none() => {}
             Err(Error::NoSpace(_)) if memory::oom_kills() != oom_kills => {}
             other => panic!("{other:?}, killed {killed:?}"),
-        }
-    }
-
-    #[test]
-    fn a_worker_that_the_oom_killer_has_ended_is_a_lack_of_memory() {
-        let error = ended_for_memory(libc::SIGKILL, 4 << 20, 1 << 20);
-        let Error::NoSpace(no_space) = &error else { panic!("{error:?}") };
-        assert_eq!((no_space.requested, no_space.available), (4 << 20, 1 << 20));
-        assert!(
-            error.to_string().contains("OOM killer ended a worker process with signal 9 (SIGKILL)"),
-            "{error}"
-        );
-    }
-
-    /// The error for a lack of reserved pages names their pool, not the memory of the host.
-    #[test]
-    fn a_lack_of_reserved_pages_names_the_pool() {
-        for errno in [libc::ENOMEM, libc::EFAULT, libc::ENOSPC] {
-            // No pool has this many pages: the length exceeds any host.
-            let error = explain(errno, 1 << 60, Pages::Huge2M, 0).to_string();
-            assert!(error.contains("reserved pool") || error.contains("the kernel on"), "{error}");
-            // The pool had enough pages at the time of the check.
-            let error = explain(errno, 0, Pages::Huge2M, 0).to_string();
-            assert!(
-                error.contains("pool of reserved huge pages") || error.contains("the kernel on"),
-                "{error}"
-            );
-            let error = explain(errno, 4096, Pages::Small, 0).to_string();
-            assert!(!error.contains("pool"), "{error}");
         }
     }
 }

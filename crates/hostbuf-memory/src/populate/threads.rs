@@ -13,13 +13,13 @@ use hostbuf_os::cores::Cores;
 /// mappings, the others cannot allocate pages.
 const STRETCH: u64 = 16 << 30;
 
-/// Populates the file of `task`. The calling thread is one of the workers: it writes, and the
+/// Populates the range of `task`. The calling thread is one of the workers: it writes, and the
 /// others fault. Returns the number of bytes on huge pages.
 pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> Result<u64, i32> {
     let tally = &Tally::default();
     let mut report = || progress(tally.done.load(Ordering::Relaxed));
-    for start in (0..task.length).step_by(STRETCH as usize) {
-        let end = (start + STRETCH).min(task.length);
+    for start in (task.start..task.end()).step_by(STRETCH as usize) {
+        let end = (start + STRETCH).min(task.end());
         let whole = &FileView::map(task.fd, start, end - start, task.pages)?;
         let view = move |at, _| Ok((whole, at - start));
         // A new thread changes mappings for its stack, and would wait for the threads that are

@@ -1,5 +1,7 @@
 //! A mapping of a part of a memory file, to allocate its pages.
 
+#![allow(unsafe_code, reason = "touches pages by their address")]
+
 use crate::mapping::{FileMapping, MappingRefused};
 use crate::pages::{EXTENT, Pages};
 
@@ -35,6 +37,18 @@ impl FileView {
     /// Passes an advice about a part to the kernel. `advice` must not discard anything.
     pub(super) fn advise(&self, from: u64, length: u64, advice: i32) -> Result<(), i32> {
         self.0.advise(from, length, advice)
+    }
+}
+
+impl FileView {
+    /// Reads a byte at `at`, whose page is allocated, so that it is in the page table of this
+    /// process. Returns its address.
+    pub(super) fn touch(&self, at: u64) -> usize {
+        assert!(at < self.0.len());
+        let address = self.0.start() + at as usize;
+        // SAFETY: inside the mapping. The page exists, and the file cannot shrink.
+        unsafe { (address as *const u8).read_volatile() };
+        address
     }
 }
 

@@ -7,12 +7,15 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::pages::{EXTENT, Pages};
 use crate::populate::view::FileView;
+use hostbuf_os::array::Zero;
 use hostbuf_os::memory;
 
-/// The file to populate.
+/// The range of a file to populate.
 #[derive(Clone, Copy)]
 pub(super) struct Task {
     pub(super) fd: i32,
+    /// The offset of the range in the file.
+    pub(super) start: u64,
     pub(super) length: u64,
     pub(super) pages: Pages,
     /// True if a huge page that is not available is an error.
@@ -54,7 +57,7 @@ pub(super) enum PopulateMethod {
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct Tally {
-    /// The beginning of the next window.
+    /// The beginning of the next window, from the beginning of the range.
     next: AtomicU64,
     /// The first error, 0 for none.
     error: AtomicI32,
@@ -62,7 +65,15 @@ pub(super) struct Tally {
     pub(super) huge: AtomicU64,
 }
 
+// SAFETY: zero is a valid value of each atomic.
+unsafe impl Zero for Tally {}
+
 impl Task {
+    /// Returns the offset of the end of the range.
+    pub(super) fn end(&self) -> u64 {
+        self.start + self.length
+    }
+
     /// Returns the number of bytes that a worker claims at a time.
     pub(super) fn window(&self) -> u64 {
         match self.pages {
@@ -79,8 +90,9 @@ impl Task {
         cores.clamp(1, most).min(self.length.div_ceil(self.window()) as usize)
     }
 
-    /// Claims windows below `end` and allocates their pages, until none is left or a worker has
-    /// failed. `view` returns the mapping of a window, and `report` is called after each window.
+    /// Claims windows of the range below `end` and allocates their pages, until none is left or a
+    /// worker has failed. `view` returns the mapping of a window, and `report` is called after each
+    /// window.
     pub(super) fn work<V: AsRef<FileView>>(
         &self,
         tally: &Tally,
@@ -89,32 +101,26 @@ impl Task {
         view: impl Fn(u64, u64) -> Result<(V, u64), i32>,
         report: &mut dyn FnMut(),
     ) -> Result<(), i32> {
-        while let Some((at, length)) = tally.claim(self.window(), end) {
+        while let Some((at, length)) = tally.claim(self.window(), end - self.start) {
+            let at = self.start + at;
             let taken = match method {
-                PopulateMethod::Write if self.pages == Pages::Small => self.write(at, length),
-                _ => view(at, length)
-                    .and_then(|(view, from)| self.take(view.as_ref(), from, at, length, tally)),
+                PopulateMethod::Write if self.pages == Pages::Small => self.write(at, length).map(|()| 0),
+                _ => view(at, length).and_then(|(view, from)| self.take(view.as_ref(), from, at, length)),
             };
-            taken.map_err(|errno| tally.fail(errno))?;
-            if self.pages == Pages::Small {
-                tally.done.fetch_add(length, Ordering::Relaxed);
-            }
+            let huge = taken.map_err(|errno| tally.fail(errno))?;
+            tally.add(length, huge);
             report();
         }
         Ok(())
     }
 
-    /// Allocates the pages of the window at `from` in `view`, which is at `at` in the file.
-    fn take(&self, view: &FileView, from: u64, at: u64, length: u64, tally: &Tally) -> Result<(), i32> {
+    /// Allocates the pages of a part at `from` in `view`, which is at `at` in the file. Returns the
+    /// number of bytes on huge pages.
+    pub(super) fn take(&self, view: &FileView, from: u64, at: u64, length: u64) -> Result<u64, i32> {
         match self.pages {
-            Pages::Small => self.fault(view, from, at, length),
-            Pages::Transparent => self.collapse(view, from, length, tally),
-            _ => {
-                self.fault(view, from, at, length)?;
-                tally.huge.fetch_add(length, Ordering::Relaxed);
-                tally.done.fetch_add(length, Ordering::Relaxed);
-                Ok(())
-            }
+            Pages::Small => self.fault(view, from, at, length).map(|()| 0),
+            Pages::Transparent => self.collapse(view, from, length),
+            _ => self.fault(view, from, at, length).map(|()| length),
         }
     }
 
@@ -156,8 +162,9 @@ impl Task {
     }
 
     /// Allocates a part on transparent huge pages: one small page in each extent, from which the
-    /// kernel then makes a huge one. This works on memory files for any value of `shmem_enabled`.
-    fn collapse(&self, view: &FileView, from: u64, length: u64, tally: &Tally) -> Result<(), i32> {
+    /// kernel then makes a huge one on the same node. This works on memory files for any value of
+    /// `shmem_enabled`. Returns the number of bytes on huge pages.
+    fn collapse(&self, view: &FileView, from: u64, length: u64) -> Result<u64, i32> {
         let whole = length / EXTENT * EXTENT;
         let extents = || (from..from + whole).step_by(EXTENT as usize);
         for at in extents() {
@@ -169,11 +176,10 @@ impl Task {
         // One call covers all extents, since each call drains the page lists of every core and
         // waits for this.
         if whole > 0 && view.advise(from, whole, MADV_COLLAPSE).is_ok() {
-            tally.huge.fetch_add(whole, Ordering::Relaxed);
-            tally.done.fetch_add(length, Ordering::Relaxed);
-            return Ok(());
+            return Ok(whole);
         }
         // Some extents cannot be collapsed. Each is tried separately to find these.
+        let mut huge = 0;
         for at in extents() {
             let mut tries = 0;
             let collapsed = loop {
@@ -187,28 +193,32 @@ impl Task {
                 }
             };
             if collapsed {
-                tally.huge.fetch_add(EXTENT, Ordering::Relaxed);
+                huge += EXTENT;
             } else {
                 view.advise(at, EXTENT, libc::MADV_POPULATE_WRITE)?;
             }
-            tally.done.fetch_add(EXTENT, Ordering::Relaxed);
         }
-        tally.done.fetch_add(length - whole, Ordering::Relaxed);
-        Ok(())
+        Ok(huge)
     }
 }
 
 const MADV_COLLAPSE: i32 = 25;
 
 impl Tally {
-    fn claim(&self, window: u64, end: u64) -> Option<(u64, u64)> {
+    /// Adds allocated bytes, of which `huge` are on huge pages.
+    pub(super) fn add(&self, length: u64, huge: u64) {
+        self.done.fetch_add(length, Ordering::Relaxed);
+        self.huge.fetch_add(huge, Ordering::Relaxed);
+    }
+
+    pub(super) fn claim(&self, window: u64, end: u64) -> Option<(u64, u64)> {
         let claim =
             |at: u64| (at < end && self.error.load(Ordering::Relaxed) == 0).then_some((at + window).min(end));
         let at = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).ok()?;
         Some((at, window.min(end - at)))
     }
 
-    fn fail(&self, errno: i32) -> i32 {
+    pub(super) fn fail(&self, errno: i32) -> i32 {
         let _ = self.error.compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
         errno
     }

@@ -142,7 +142,7 @@ fn small_file_system() -> Finding {
 fn fits(size: u64) -> Finding {
     const NAME: &str = "--size";
     let options = BufferOptions::new(size);
-    let resolved = space::resolve_all(&[options.demand()])[0];
+    let resolved = hostbuf_memory::resolve_all(&[options.demand()], None)[0];
     let check = |pages: Pages| {
         let length = pages.round_up(options.size);
         match pages {

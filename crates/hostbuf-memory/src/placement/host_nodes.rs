@@ -1,0 +1,53 @@
+//! The NUMA nodes of this host, as placing memory needs them.
+
+use hostbuf_os::cores::Cores;
+use hostbuf_os::{NodeId, memory, mempolicy, node_memory};
+
+use crate::placement::node_space::{NodeMemory, NodeSpace};
+
+/// The nodes with memory and their cores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostNodes {
+    nodes: Vec<(NodeId, Cores)>,
+}
+
+impl HostNodes {
+    /// Makes a description of nodes that have memory, each with its cores.
+    #[must_use]
+    pub fn new(nodes: Vec<(NodeId, Cores)>) -> HostNodes {
+        HostNodes { nodes }
+    }
+
+    /// Returns the nodes of this host.
+    #[must_use]
+    pub fn of_this_host() -> HostNodes {
+        let nodes = mempolicy::allowed_nodes().unwrap_or_else(|| vec![NodeId(0)]);
+        HostNodes::new(nodes.into_iter().map(|n| (n, Cores::own())).collect())
+    }
+
+    /// Returns the cores of a node that this process may use. A node without them is populated by
+    /// the cores of the calling thread.
+    #[must_use]
+    pub fn cores(&self, node: NodeId) -> Cores {
+        let own = || Cores::own();
+        let found = self.nodes.iter().find(|(id, _)| *id == node).map(|(_, cores)| *cores);
+        found.filter(|cores| cores.count() > 0).unwrap_or_else(own)
+    }
+
+    /// Returns the free memory of the nodes now.
+    #[must_use]
+    pub fn space(&self) -> NodeSpace {
+        let allowed = mempolicy::allowed_nodes();
+        let memory = |&(node, _): &(NodeId, Cores)| {
+            // A host that does not list its nodes has one memory.
+            let available = node_memory::available(node).or_else(|| memory::meminfo("MemAvailable"));
+            NodeMemory {
+                huge_2m: node_memory::free_in_pool(node, 2 << 20),
+                huge_1g: node_memory::free_in_pool(node, 1 << 30),
+                allowed: allowed.as_ref().is_none_or(|allowed| allowed.contains(&node)),
+                ..NodeMemory::new(node, crate::space::net_of_overhead(available.unwrap_or(0)))
+            }
+        };
+        NodeSpace::new(self.nodes.iter().map(memory).collect())
+    }
+}

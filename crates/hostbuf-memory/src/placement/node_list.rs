@@ -1,0 +1,55 @@
+//! The text of a list of nodes: `0,2-3`.
+
+use std::fmt::{self, Write as _};
+
+use hostbuf_os::NodeId;
+
+use super::MAX_NODES;
+
+/// Parses a list such as `0,2-3`, in which no node occurs twice and whose order is kept. The error
+/// is the end of a message to the user.
+pub(super) fn parse(text: &str) -> Result<Vec<NodeId>, String> {
+    let mut nodes = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (Some(first), Some(last)) = (number(first), number(last)) else {
+            return Err(format!("expected NUMA nodes such as 0 or 0,2-3, found \"{part}\""));
+        };
+        if first > last {
+            return Err(format!("the range {part} ends below its beginning"));
+        }
+        for node in (first..=last).map(NodeId) {
+            if nodes.contains(&node) {
+                return Err(format!("node {node} occurs twice"));
+            }
+            if nodes.len() == MAX_NODES {
+                return Err(format!("expected at most {MAX_NODES} nodes"));
+            }
+            nodes.push(node);
+        }
+    }
+    Ok(nodes)
+}
+
+/// Parses a number of digits alone: `from_str` of the standard library also takes a sign.
+pub(super) fn number(text: &str) -> Option<u32> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+/// Formats a list with ranges for runs of consecutive nodes, so that [`parse`] returns it.
+pub(super) fn format(nodes: &[NodeId], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut rest = nodes;
+    while let Some(&first) = rest.first() {
+        let run = rest.iter().zip(first.0..).take_while(|(node, expected)| node.0 == *expected).count();
+        match run {
+            1 => write!(f, "{first}")?,
+            2 => write!(f, "{first},{}", first.0 + 1)?,
+            _ => write!(f, "{first}-{}", first.0 + run as u32 - 1)?,
+        }
+        rest = &rest[run..];
+        if !rest.is_empty() {
+            f.write_char(',')?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! The free memory of each NUMA node, from which plans are made.
+
+use std::fmt::Write as _;
+
+use hostbuf_os::{Bytes, NodeId, process};
+
+use crate::error::{Error, NoSpace, Result};
+use crate::pages::Pages;
+use crate::placement::plan::NodePattern;
+use crate::placement::request::Placement;
+
+/// The free memory of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeMemory {
+    /// The node.
+    pub node: NodeId,
+    /// The number of bytes of ordinary pages that can be allocated on the node.
+    pub ordinary: u64,
+    /// The number of free bytes in the node's pool of pages of 2 MiB.
+    pub huge_2m: u64,
+    /// The number of free bytes in the node's pool of pages of 1 GiB.
+    pub huge_1g: u64,
+    /// True if the cpuset of this process contains the node.
+    pub allowed: bool,
+}
+
+impl NodeMemory {
+    /// Describes a node with `ordinary` bytes for ordinary pages, without pools.
+    #[must_use]
+    pub fn new(node: NodeId, ordinary: u64) -> NodeMemory {
+        NodeMemory { node, ordinary, huge_2m: 0, huge_1g: 0, allowed: true }
+    }
+
+    /// Returns the free bytes for this kind of pages.
+    fn free(&self, pages: Pages) -> u64 {
+        match pages {
+            Pages::Huge2M => self.huge_2m,
+            Pages::Huge1G => self.huge_1g,
+            _ => self.ordinary,
+        }
+    }
+
+    /// Takes bytes out of the free ones.
+    fn take(&mut self, pages: Pages, bytes: u64) {
+        *match pages {
+            Pages::Huge2M => &mut self.huge_2m,
+            Pages::Huge1G => &mut self.huge_1g,
+            _ => &mut self.ordinary,
+        } -= bytes;
+    }
+}
+
+/// The free memory of all nodes of a host. A plan takes its bytes out of it, so that the next plan
+/// finds what is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeSpace {
+    nodes: Vec<NodeMemory>,
+}
+
+impl NodeSpace {
+    /// Describes a host with these nodes.
+    #[must_use]
+    pub fn new(nodes: Vec<NodeMemory>) -> NodeSpace {
+        NodeSpace { nodes }
+    }
+
+    /// Plans a range of `length` bytes on `pages`, which are not [`Pages::Auto`], and takes its
+    /// bytes out of the free memory.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a node that this host does not have, that has no memory, or that
+    /// the cpuset of this process excludes; [`Error::NoSpace`] if a node has too little free
+    /// memory. Nothing is taken then.
+    pub(crate) fn plan(&mut self, placement: &Placement, length: u64, pages: Pages) -> Result<NodePattern> {
+        placement.nodes().iter().try_for_each(|&node| self.check_node(node))?;
+        let count = length.div_ceil(pages.size());
+        let pattern = match placement {
+            Placement::Node(node) => NodePattern::Blocks(vec![(*node, count)]),
+            Placement::Nodes(nodes) => NodePattern::Blocks(self.blocks(nodes, count, pages)),
+            Placement::Interleave(interleave) => NodePattern::Turn(interleave.turn(&self.usable())),
+        };
+        let needs = pattern.counts(count);
+        for &(node, count) in &needs {
+            let (requested, available) = (count * pages.size(), self.free_on(node, pages));
+            if requested > available {
+                return Err(self.no_space(placement, node, requested, pages));
+            }
+        }
+        for (node, count) in needs {
+            let memory = self.nodes.iter_mut().find(|n| n.node == node).expect("it has free memory");
+            memory.take(pages, count * pages.size());
+        }
+        Ok(pattern)
+    }
+
+    /// Distributes `count` pages over `nodes`: as many as are free on each, in order. The last node
+    /// gets the rest.
+    fn blocks(&self, nodes: &[NodeId], count: u64, pages: Pages) -> Vec<(NodeId, u64)> {
+        let mut rest = count;
+        let mut blocks = Vec::new();
+        for (i, &node) in nodes.iter().enumerate() {
+            let free = self.free_on(node, pages) / pages.size();
+            let take = if i + 1 == nodes.len() { rest } else { rest.min(free) };
+            rest -= take;
+            if take > 0 {
+                blocks.push((node, take));
+            }
+        }
+        blocks
+    }
+
+    fn check_node(&self, node: NodeId) -> Result<()> {
+        let host = process::host_name();
+        let unsupported = |why: String| Error::Unsupported { what: format!("memory on node {node}"), why };
+        let found = self.nodes.iter().find(|n| n.node == node);
+        match found {
+            None => Err(unsupported(format!(
+                "{host} has {}; `hostbuf topology` lists them",
+                name_nodes(self.nodes.iter().map(|n| n.node))
+            ))),
+            Some(found) if !found.allowed => Err(unsupported(format!(
+                "the cpuset of this process on {host} allows only {}; name one of these, or change the cpuset",
+                name_nodes(self.usable())
+            ))),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Returns the nodes from which this process may take memory.
+    fn usable(&self) -> Vec<NodeId> {
+        self.nodes.iter().filter(|n| n.allowed).map(|n| n.node).collect()
+    }
+
+    /// Returns the free bytes of a node, 0 for one that this host does not have.
+    fn free_on(&self, node: NodeId, pages: Pages) -> u64 {
+        self.nodes.iter().find(|n| n.node == node).map_or(0, |n| n.free(pages))
+    }
+
+    fn no_space(&self, placement: &Placement, node: NodeId, requested: u64, pages: Pages) -> Error {
+        let mut each = String::new();
+        for memory in self.nodes.iter().filter(|n| n.allowed) {
+            let separator = if each.is_empty() { "" } else { ", " };
+            let _ = write!(each, "{separator}node {} {}", memory.node, Bytes(memory.free(pages)));
+        }
+        let available = self.free_on(node, pages);
+        let page = pages.size();
+        let (what, remedy) = match pages {
+            Pages::Huge2M | Pages::Huge1G => (
+                format!("node {node}'s reserved pool of pages of {}", Bytes(page)),
+                format!(
+                    "reserve {} more pages there (root: /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages), \
+                     use another placement, or use --pages auto",
+                    (requested - available).div_ceil(page),
+                    page / 1024
+                ),
+            ),
+            _ => (
+                format!("the free memory of node {node}"),
+                "request less, use another placement, or end other programs on that node".to_owned(),
+            ),
+        };
+        let limit = format!("{what} for the placement {placement} (free: {each})");
+        Error::NoSpace(NoSpace { host: process::host_name(), requested, available, limit, remedy })
+    }
+}
+
+/// Formats `node 0` or `the nodes 0, 1`.
+fn name_nodes(nodes: impl IntoIterator<Item = NodeId>) -> String {
+    let list: Vec<String> = nodes.into_iter().map(|node| node.to_string()).collect();
+    match &list[..] {
+        [one] => format!("node {one}"),
+        _ => format!("the nodes {}", list.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn space() -> NodeSpace {
+        let node = |node, mib: u64, pool: u64| NodeMemory {
+            huge_2m: pool * MIB,
+            ..NodeMemory::new(NodeId(node), mib * MIB)
+        };
+        NodeSpace::new(vec![node(0, 100, 8), node(1, 20, 2), NodeMemory { allowed: false, ..node(2, 50, 0) }])
+    }
+
+    fn plan(space: &mut NodeSpace, placement: &str, mib: u64, pages: Pages) -> Result<Vec<(u32, u64)>> {
+        let pattern = space.plan(&placement.parse().unwrap(), mib * MIB, pages)?;
+        let counts = pattern.counts((mib * MIB).div_ceil(pages.size()));
+        Ok(counts.into_iter().map(|(node, count)| (node.0, count * pages.size() / MIB)).collect())
+    }
+
+    #[test]
+    fn plans_take_their_bytes_from_the_nodes() {
+        let mut space = space();
+        assert_eq!(plan(&mut space, "1", 16, Pages::Small).unwrap(), [(1, 16)]);
+        assert_eq!(plan(&mut space, "1,0", 10, Pages::Small).unwrap(), [(1, 4), (0, 6)]);
+        assert_eq!(plan(&mut space, "0,1", 94, Pages::Small).unwrap(), [(0, 94)]);
+        assert!(plan(&mut space, "0,1", 1, Pages::Small).is_err());
+        // A pool is another memory.
+        assert_eq!(plan(&mut space, "interleave:0,1/3,1", 8, Pages::Huge2M).unwrap(), [(0, 6), (1, 2)]);
+    }
+
+    #[test]
+    fn interleaving_without_nodes_uses_those_of_the_cpuset() {
+        assert_eq!(plan(&mut space(), "interleave", 8, Pages::Small).unwrap(), [(0, 4), (1, 4)]);
+    }
+
+    #[test]
+    fn errors_state_the_request_the_free_memory_of_each_node_and_the_remedy() {
+        let refuse = |placement: &str, mib, pages| {
+            let mut used = space();
+            let error = plan(&mut used, placement, mib, pages).unwrap_err().to_string();
+            assert_eq!(used, space(), "a failed plan takes nothing");
+            error
+        };
+        let full = refuse("1", 21, Pages::Transparent);
+        for words in [
+            "22 MiB requested, 20 MiB available",
+            "the free memory of node 1",
+            "node 0 100 MiB, node 1 20 MiB",
+            "request less",
+        ] {
+            assert!(full.contains(words), "{words}: {full}");
+        }
+        let pool = refuse("interleave", 8, Pages::Huge2M);
+        for words in [
+            "4 MiB requested, 2 MiB available",
+            "node 0 8 MiB, node 1 2 MiB",
+            "reserve 1 more pages",
+            "node1/hugepages",
+        ] {
+            assert!(pool.contains(words), "{words}: {pool}");
+        }
+        let absent = refuse("0,7", 1, Pages::Small);
+        assert!(
+            absent.contains("memory on node 7 is not supported here") && absent.contains("the nodes 0, 1, 2"),
+            "{absent}"
+        );
+        let excluded = refuse("2", 1, Pages::Small);
+        assert!(excluded.contains("cpuset") && excluded.contains("allows only the nodes 0, 1"), "{excluded}");
+    }
+}

@@ -1,0 +1,97 @@
+//! The requested placement of a range of memory.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hostbuf_os::NodeId;
+
+use super::interleave::Interleave;
+use super::node_list;
+use crate::error::Error;
+
+/// The NUMA nodes on which the pages of a range are allocated. Without a placement, each page is on
+/// the node of the thread that allocates it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Placement {
+    /// All pages on one node.
+    Node(NodeId),
+    /// Pages on these nodes only: on the first until its free memory is used up, then on the next.
+    Nodes(Vec<NodeId>),
+    /// Pages on nodes in turn.
+    Interleave(Interleave),
+}
+
+impl Placement {
+    /// Returns the nodes that the placement names, none if it means all nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[NodeId] {
+        match self {
+            Placement::Node(node) => std::slice::from_ref(node),
+            Placement::Nodes(nodes) => nodes,
+            Placement::Interleave(interleave) => interleave.nodes(),
+        }
+    }
+}
+
+/// Parses `0`, `0,1`, `interleave`, `interleave:0,1` or `interleave:0,1/3,1`.
+impl FromStr for Placement {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Placement, Error> {
+        let parsed = match text.strip_prefix("interleave") {
+            Some(rest) => rest.parse().map(Placement::Interleave),
+            None => node_list::parse(text).map(|nodes| match nodes[..] {
+                [node] => Placement::Node(node),
+                _ => Placement::Nodes(nodes),
+            }),
+        };
+        parsed.map_err(|why| Error::Invalid { what: format!("invalid placement \"{text}\": {why}") })
+    }
+}
+
+/// Formats the placement in the syntax that `from_str` parses.
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Placement::Node(node) => node.fmt(f),
+            Placement::Nodes(nodes) => node_list::format(nodes, f),
+            Placement::Interleave(interleave) => write!(f, "interleave{interleave}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placements_parse_from_their_own_output() {
+        for text in ["0", "0,1", "3,0-2", "interleave", "interleave:1", "interleave:0,1/3,1", "63"] {
+            assert_eq!(text.parse::<Placement>().unwrap().to_string(), text);
+        }
+        assert_eq!("0-1".parse::<Placement>().unwrap().to_string(), "0,1");
+    }
+
+    #[test]
+    fn invalid_placements_are_rejected_with_the_reason() {
+        for (text, words) in [
+            ("", "expected NUMA nodes"),
+            ("near", "expected NUMA nodes"),
+            ("0,,1", "expected NUMA nodes"),
+            ("+1", "expected NUMA nodes"),
+            ("1-0", "ends below"),
+            ("0,0", "node 0 occurs twice"),
+            ("0-64", "at most 64"),
+            ("99999999999", "expected NUMA nodes"),
+            ("interleaved", "expected interleave"),
+            ("interleave:", "expected NUMA nodes"),
+            ("interleave:0,1/1", "1 weights for 2 nodes"),
+            ("interleave:0,1/0,1", "invalid weight \"0\""),
+            ("interleave:0,1/256,1", "invalid weight \"256\""),
+        ] {
+            let error = text.parse::<Placement>().unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains(&format!("\"{text}\"")), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Workers that allocate the pages of a plan, each on its node.
+//!
+//! A worker is a child of this process, runs on the cores of its node and is bound to the node, so
+//! the kernel takes its pages from there or nowhere. If a node runs out of memory, the OOM killer
+//! ends the worker. The policy belongs to the worker, not to the file: `MADV_COLLAPSE` makes a huge
+//! page on the node of the small page in its extent, whatever policy the file has. (For a file with
+//! `MPOL_INTERLEAVE` the kernel counts small pages, so the first page of every extent would be on
+//! one node.)
+
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use hostbuf_os::NodeId;
+use hostbuf_os::array::Zero;
+use hostbuf_os::cores::Cores;
+use hostbuf_os::memory;
+use hostbuf_os::mempolicy::{MemoryPolicy, NodeMask};
+
+use crate::error::{Error, Result};
+use crate::pages::Pages;
+use crate::placement::plan::{FilePlan, PlanPart};
+use crate::populate::children;
+use crate::populate::fork_shared::ForkShared;
+use crate::populate::obtained::ObtainedPages;
+use crate::populate::placed_failure::{self, PlacedFailure};
+use crate::populate::verify;
+use crate::populate::view::FileView;
+use crate::populate::work::{Tally, Task};
+
+/// The state that the workers of one node share.
+#[derive(Default)]
+#[repr(C)]
+struct NodeTally {
+    tally: Tally,
+    /// The errno of the policy, if it was refused.
+    refused_policy: AtomicI32,
+    /// The errno of the query for the nodes of pages, if it was refused.
+    refused_query: AtomicI32,
+    /// The first page on another node: 1 more than its offset in the file, 0 for none.
+    misplaced: AtomicU64,
+    /// The node of that page.
+    misplaced_on: AtomicI32,
+}
+
+#[allow(unsafe_code, reason = "declares that zeroed memory is a valid value")]
+// SAFETY: zero is a valid value of each atomic.
+unsafe impl Zero for NodeTally {}
+
+/// The nodes of a plan with the cores that allocate their pages.
+pub(super) type NodeCores = Vec<(NodeId, Cores)>;
+
+/// Allocates all placed pages of `plan` in the file of `task`, and verifies the node of each.
+/// `cores` are the nodes of the plan with their cores.
+pub(super) fn run(
+    task: Task,
+    plan: &FilePlan,
+    cores: &NodeCores,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ObtainedPages> {
+    let nodes = &ForkShared::<NodeTally>::new(cores.len())?;
+    let bytes = &ForkShared::<Counter>::new(cores.len() * plan.ranges().len())?;
+    let workers = &workers_of(task, plan, cores);
+    let masks = cores.iter().map(|&(node, _)| NodeMask::new([node])).collect::<std::io::Result<Vec<_>>>();
+    let masks = masks.map_err(Error::os("naming the nodes of a placement"))?;
+    let in_child = |number: usize| {
+        let Worker { index, first } = &workers[number];
+        let (node, all) = &cores[*index];
+        all.begin_at(first);
+        let on_node = NodeWork {
+            task,
+            plan,
+            node: *node,
+            tally: &nodes[*index],
+            bytes: &bytes[*index * plan.ranges().len()..][..plan.ranges().len()],
+        };
+        on_node.run(MemoryPolicy::Bind(masks[*index])).err().unwrap_or(0)
+    };
+    let done = || nodes.iter().map(|node| node.tally.done.load(Ordering::Relaxed)).sum();
+    let ended = children::supervise(workers.len(), in_child, &mut || progress(done()))?;
+    if let Err((number, failure)) = ended {
+        let Worker { index, .. } = workers[number];
+        let (node, failure) = (cores[index].0, nodes[index].failure().unwrap_or(failure.into()));
+        let requested = plan.ranges().iter().flat_map(|range| plan.bytes(range));
+        let taken = nodes[index].tally.done.load(Ordering::Relaxed);
+        let demand = placed_failure::NodeDemand {
+            node,
+            requested: requested.filter(|(on, _)| *on == node).map(|(_, bytes)| bytes).sum(),
+            taken,
+            pages: task.pages,
+        };
+        return Err(demand.explain(failure));
+    }
+    let huge = nodes.iter().map(|node| node.tally.huge.load(Ordering::Relaxed)).sum();
+    let on_nodes = (0..plan.ranges().len()).map(|range| obtained(range, plan, cores, bytes)).collect();
+    Ok(ObtainedPages { huge, on_nodes })
+}
+
+/// A worker: the index of its node, and the core on which it begins.
+struct Worker {
+    index: usize,
+    first: Cores,
+}
+
+/// Returns the workers of all nodes.
+fn workers_of(task: Task, plan: &FilePlan, cores: &NodeCores) -> Vec<Worker> {
+    let mut workers = Vec::new();
+    for (index, (node, cores)) in cores.iter().enumerate() {
+        let bytes: u64 = plan
+            .ranges()
+            .iter()
+            .flat_map(|range| plan.bytes(range))
+            .filter(|(n, _)| n == node)
+            .map(|(_, bytes)| bytes)
+            .sum();
+        // Only the windows in which the node has pages take time.
+        let own = Task { length: bytes, ..task };
+        let first = cores.spread(own.workers(cores.threads()));
+        workers.extend(first.into_iter().map(|first| Worker { index, first }));
+    }
+    workers
+}
+
+/// Returns the verified bytes of one range on each node, without the nodes that have none.
+fn obtained(range: usize, plan: &FilePlan, cores: &NodeCores, bytes: &[Counter]) -> Vec<(NodeId, u64)> {
+    let on = |(index, (node, _)): (usize, &(NodeId, Cores))| {
+        (*node, bytes[index * plan.ranges().len() + range].0.load(Ordering::Relaxed))
+    };
+    cores.iter().enumerate().map(on).filter(|(_, bytes)| *bytes > 0).collect()
+}
+
+/// A number of bytes that several workers add to.
+#[derive(Default)]
+#[repr(transparent)]
+struct Counter(AtomicU64);
+
+#[allow(unsafe_code, reason = "declares that zeroed memory is a valid value")]
+// SAFETY: zero is a valid value of an atomic.
+unsafe impl Zero for Counter {}
+
+impl NodeTally {
+    /// Records the first page that is on another node, and returns the errno with which its worker
+    /// ends.
+    fn record_misplaced(&self, offset: u64, node: i32) -> i32 {
+        self.misplaced_on.store(node, Ordering::Relaxed);
+        self.misplaced.store(offset + 1, Ordering::Release);
+        libc::EXDEV
+    }
+
+    /// Returns the failure that a worker of the node has recorded.
+    fn failure(&self) -> Option<PlacedFailure> {
+        let policy = self.refused_policy.load(Ordering::Relaxed);
+        let query = self.refused_query.load(Ordering::Relaxed);
+        let misplaced = self.misplaced.load(Ordering::Acquire);
+        match (policy, query, misplaced) {
+            (0, 0, 0) => None,
+            (0, 0, offset) => Some(PlacedFailure::Misplaced {
+                offset: offset - 1,
+                node: self.misplaced_on.load(Ordering::Relaxed),
+            }),
+            (0, errno, _) => Some(PlacedFailure::Query(errno)),
+            (errno, _, _) => Some(PlacedFailure::Policy(errno)),
+        }
+    }
+}
+
+/// The work of one child for one node. This code neither allocates nor locks.
+struct NodeWork<'a> {
+    task: Task,
+    plan: &'a FilePlan,
+    node: NodeId,
+    tally: &'a NodeTally,
+    /// The verified bytes of each range.
+    bytes: &'a [Counter],
+}
+
+impl NodeWork<'_> {
+    fn run(&self, policy: MemoryPolicy) -> std::result::Result<(), i32> {
+        let tally = &self.tally.tally;
+        // A kernel without NUMA has one node and takes all pages from it.
+        let numa = match policy.apply().map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)) {
+            Ok(()) => true,
+            Err(libc::ENOSYS) if self.node == NodeId(0) => false,
+            Err(errno) => {
+                self.tally.refused_policy.store(errno, Ordering::Relaxed);
+                return Err(tally.fail(errno));
+            }
+        };
+        let window = self.task.window();
+        while let Some((at, length)) = tally.claim(window, self.task.end()) {
+            if self.plan.parts(self.node, at, at + length).next().is_none() {
+                continue;
+            }
+            let view = FileView::map(self.task.fd, at, length, self.task.pages).map_err(|e| tally.fail(e))?;
+            for part in self.plan.parts(self.node, at, at + length) {
+                self.allocate(&view, at, part, numa).map_err(|errno| tally.fail(errno))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Allocates the pages of `part`, in a view of the file from `start` on, and verifies them.
+    fn allocate(
+        &self,
+        view: &FileView,
+        start: u64,
+        part: PlanPart,
+        numa: bool,
+    ) -> std::result::Result<(), i32> {
+        let (tally, from) = (&self.tally.tally, part.offset - start);
+        let huge = self.task.take(view, from, part.offset, part.length)?;
+        if numa {
+            let page = match self.task.pages {
+                Pages::Transparent if huge < part.length => memory::page_size(),
+                pages => pages.size(),
+            };
+            match verify::first_elsewhere(view, from, part.length, page, self.node) {
+                Ok(None) => {}
+                Ok(Some((at, node))) => return Err(self.tally.record_misplaced(start + at, node)),
+                Err(errno) => {
+                    self.tally.refused_query.store(errno, Ordering::Relaxed);
+                    return Err(errno);
+                }
+            }
+        }
+        tally.add(part.length, huge);
+        self.bytes[part.range].0.fetch_add(part.length, Ordering::Relaxed);
+        Ok(())
+    }
+}

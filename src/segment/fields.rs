@@ -1,0 +1,52 @@
+//! The fields of a text such as `name=index,size=2G,numa=0,1,lazy`.
+
+use crate::error::{Bytes, Error, Result};
+
+/// Splits a text at its commas into pairs of a key and a value, which is empty without an equals
+/// sign. The value of `numa` may contain commas: a part that begins with a digit belongs to it.
+pub(super) fn split(text: &str) -> Vec<(&str, &str)> {
+    let mut fields = Vec::new();
+    let mut rest = Some(text);
+    while let Some(from) = rest {
+        let mut end = from.find(',').unwrap_or(from.len());
+        if from.starts_with("numa=") {
+            let continues = |at: usize| from[at..].strip_prefix(',').is_some_and(starts_with_digit);
+            while continues(end) {
+                end += 1 + from[end + 1..].find(',').unwrap_or(from.len() - end - 1);
+            }
+        }
+        fields.push(from[..end].split_once('=').unwrap_or((&from[..end], "")));
+        rest = from[end..].strip_prefix(',');
+    }
+    fields
+}
+
+fn starts_with_digit(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// Parses a size.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub(super) fn size(text: &str) -> Result<u64> {
+    let invalid = |why| Error::invalid(format!("invalid size \"{text}\": {why}"));
+    Ok(text.parse::<Bytes>().map_err(invalid)?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_nodes_is_one_field() {
+        assert_eq!(
+            split("name=a,numa=interleave:0,2-3/1,2,lazy,pages=2m"),
+            [("name", "a"), ("numa", "interleave:0,2-3/1,2"), ("lazy", ""), ("pages", "2m")]
+        );
+        assert_eq!(split("numa=0,1"), [("numa", "0,1")]);
+        assert_eq!(split("size=1,2"), [("size", "1"), ("2", "")]);
+        assert_eq!(split(""), [("", "")]);
+        assert_eq!(split("numa=,"), [("numa", ""), ("", "")]);
+    }
+}

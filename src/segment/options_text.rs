@@ -1,0 +1,99 @@
+//! The text of a buffer's options, as command lines contain it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::segment::fields;
+use crate::segment::options::BufferOptions;
+
+/// Parses the command line syntax of a buffer without its sections:
+/// `name=index,size=2G,pages=2m,numa=0,1,lazy,dump`.
+impl FromStr for BufferOptions {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<BufferOptions> {
+        let mut options = BufferOptions::new(0);
+        let mut sized = false;
+        for (key, value) in fields::split(text) {
+            match (key, value) {
+                ("name", name) => options.name = name.into(),
+                ("size", size) => {
+                    options.size = fields::size(size)?;
+                    if options.size == 0 {
+                        return Err(Error::invalid("size 0: a buffer has at least one byte"));
+                    }
+                    sized = true;
+                }
+                ("pages", pages) => options.pages = pages.parse()?,
+                ("numa", placement) => options.numa = Some(placement.parse()?),
+                ("mmap-flags", flags) => {
+                    let digits = flags.trim_start_matches("0x");
+                    let radix = if digits.len() < flags.len() { 16 } else { 10 };
+                    options.mmap_flags = i32::from_str_radix(digits, radix).map_err(|_| {
+                        Error::invalid(format!("invalid mmap flags \"{flags}\": expected a number"))
+                    })?;
+                }
+                ("lazy", "") => options.lazy = true,
+                ("dump", "") => options.dump = true,
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "unexpected \"{key}\" in buffer \"{text}\": expected name=, size=, pages=, numa=, mmap-flags=, lazy or dump"
+                    )));
+                }
+            }
+        }
+        if !sized {
+            return Err(Error::invalid(format!("buffer \"{text}\" has no size=")));
+        }
+        options.check()?;
+        Ok(options)
+    }
+}
+
+/// Formats the options without the sections, in the syntax that `from_str` parses.
+impl fmt::Display for BufferOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "name={},size={},pages={}", self.name, self.size, self.pages)?;
+        self.numa.iter().try_for_each(|placement| write!(f, ",numa={placement}"))?;
+        if self.mmap_flags != 0 {
+            write!(f, ",mmap-flags={:#x}", self.mmap_flags)?;
+        }
+        f.write_str(if self.lazy { ",lazy" } else { "" })?;
+        f.write_str(if self.dump { ",dump" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_parse_from_their_own_output() {
+        for text in
+            ["name=index,size=2147483648,pages=2m", "name=a,size=1,pages=auto,mmap-flags=0x2000,lazy,dump"]
+        {
+            assert_eq!(text.parse::<BufferOptions>().unwrap().to_string(), text);
+        }
+        // Without the prefix 0x the flags are decimal.
+        let flags = |text: &str| text.parse::<BufferOptions>().unwrap().mmap_flags;
+        assert_eq!(flags("size=1,mmap-flags=8192"), flags("size=1,mmap-flags=0x2000"));
+    }
+
+    #[test]
+    fn invalid_options_are_rejected_with_the_reason() {
+        for (text, word) in [
+            ("size=0", "size 0"),
+            ("size=200T", "address space"),
+            ("size=1P", "invalid size \"1P\": unknown unit P"),
+            ("name=x", "no size"),
+            ("size=1,name=a b", "name"),
+            ("size=1,pages=3m", "pages"),
+            ("size=1,colour=red", "colour"),
+            ("size=1,mmap-flags=0x10", "mmap flags"),
+        ] {
+            let error = text.parse::<BufferOptions>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The text of a section, as command lines contain it.
+
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::segment::fields;
+use crate::segment::options::{BufferOptions, DEFAULT_NAME};
+use crate::segment::section::{Section, SectionArgument};
+
+/// Parses `name=grid,size=4G,numa=0`; `buffer=index` names another buffer than `default`.
+impl FromStr for SectionArgument {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<SectionArgument> {
+        let mut section = Section::new("", 0);
+        let mut buffer = DEFAULT_NAME;
+        let (mut named, mut sized) = (false, false);
+        for (key, value) in fields::split(text) {
+            match key {
+                "buffer" => buffer = value,
+                "name" => (section.name, named) = (value.into(), true),
+                "size" => (section.size, sized) = (fields::size(value)?, true),
+                "numa" => section.numa = Some(value.parse()?),
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "unexpected \"{key}\" in section \"{text}\": expected name=, size=, numa= or buffer="
+                    )));
+                }
+            }
+        }
+        for (present, key) in [(named, "name"), (sized, "size")] {
+            if !present {
+                return Err(Error::invalid(format!("section \"{text}\" has no {key}=")));
+            }
+        }
+        section.check()?;
+        Ok(SectionArgument { buffer: buffer.into(), section })
+    }
+}
+
+/// Adds sections to the buffers that they name.
+///
+/// # Errors
+/// [`Error::Invalid`] for a buffer that is not in the list.
+pub fn add_sections(
+    buffers: &mut [BufferOptions],
+    sections: impl IntoIterator<Item = SectionArgument>,
+) -> Result<()> {
+    for SectionArgument { buffer, section } in sections {
+        let Some(options) = buffers.iter_mut().find(|options| options.name == buffer) else {
+            let names: Vec<&str> = buffers.iter().map(|options| options.name.as_str()).collect();
+            return Err(Error::invalid(format!(
+                "section \"{}\" is in the buffer \"{buffer}\", which is not requested: the buffers are \"{}\"; add \
+                 buffer=NAME to the section, or request the buffer",
+                section.name,
+                names.join("\", \"")
+            )));
+        };
+        options.sections.push(section);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_parse_from_their_own_output() {
+        for text in [
+            "buffer=default,name=grid,size=4096,numa=0",
+            "buffer=index,name=a,size=1",
+            "buffer=x,name=b,size=2,numa=interleave:0,1/3,1",
+        ] {
+            assert_eq!(text.parse::<SectionArgument>().unwrap().to_string(), text);
+        }
+        let short: SectionArgument = "numa=0,1,name=grid,size=4G".parse().unwrap();
+        assert_eq!(short.to_string(), "buffer=default,name=grid,size=4294967296,numa=0,1");
+    }
+
+    #[test]
+    fn invalid_sections_are_rejected_with_the_reason() {
+        for (text, words) in [
+            ("size=1", "has no name="),
+            ("name=a", "has no size="),
+            ("name=a,size=0", "section \"a\" has size 0"),
+            ("name=a b,size=1", "invalid name"),
+            ("name=a,size=1,numa=near", "invalid placement \"near\""),
+            ("name=a,size=1,pages=2m", "unexpected \"pages\""),
+        ] {
+            let error = text.parse::<SectionArgument>().unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn sections_are_added_to_their_buffers() {
+        let mut buffers = [BufferOptions::new(1), BufferOptions::new(1).name("index")];
+        let parse = |text: &str| text.parse::<SectionArgument>().unwrap();
+        add_sections(&mut buffers, [parse("name=a,size=1"), parse("name=b,size=1,buffer=index")]).unwrap();
+        assert_eq!((buffers[0].sections.len(), buffers[1].sections[0].name.as_str()), (1, "b"));
+        let error = add_sections(&mut buffers, [parse("name=c,size=1,buffer=none")]).unwrap_err().to_string();
+        assert!(error.contains("the buffers are \"default\", \"index\""), "{error}");
+    }
+}
