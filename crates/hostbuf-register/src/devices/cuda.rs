@@ -3,14 +3,14 @@
 //! Names: CUDA, libcuda, NVIDIA, nvidia-smi.
 
 use super::device::Device;
-use super::kind::{DeviceCheck, DeviceKind};
+use super::kind::{DeviceCheck, RegistrarKind};
 use crate::error::Result;
 use crate::registrar::Probe;
 
 /// The GPUs.
 pub(super) struct CudaKind;
 
-impl DeviceKind for CudaKind {
+impl RegistrarKind for CudaKind {
     fn name(&self) -> &'static str {
         "cuda"
     }

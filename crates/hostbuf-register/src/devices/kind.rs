@@ -8,7 +8,7 @@ use crate::registrar::Probe;
 
 /// A kind of device, such as `cuda`. All builds know all kinds, so that all of them parse all
 /// names; a build without a kind's feature reports it as missing.
-pub(super) trait DeviceKind: Sync {
+pub(super) trait RegistrarKind: Sync {
     /// Returns the name of the kind: the part of a device's name before the colon.
     fn name(&self) -> &'static str;
 

@@ -3,7 +3,7 @@
 //! Names: mlock, page-locking.
 
 use super::device::{Device, DeviceKey, SelectableRegistrar};
-use super::kind::{DeviceCheck, DeviceKind};
+use super::kind::{DeviceCheck, RegistrarKind};
 use crate::error::Result;
 use crate::mlock::Mlock;
 use crate::registrar::Probe;
@@ -12,7 +12,7 @@ use crate::span::Access;
 /// Page-locking.
 pub(super) struct MlockKind;
 
-impl DeviceKind for MlockKind {
+impl RegistrarKind for MlockKind {
     fn name(&self) -> &'static str {
         "mlock"
     }

@@ -1,5 +1,5 @@
 //! Devices that are selected by name at run time. Each kind of device is one file, which implements
-//! [`DeviceKind`], and one entry of [`ALL`].
+//! [`RegistrarKind`], and one entry of [`ALL`].
 
 mod cuda;
 mod device;
@@ -14,7 +14,7 @@ pub use kind::{DeviceCheck, SystemLibrary};
 pub use list::{DeviceList, ListedDevice};
 pub use name::DeviceName;
 
-use kind::DeviceKind;
+use kind::RegistrarKind;
 
 /// All kinds of devices, in the order in which messages list them.
-const ALL: [&dyn DeviceKind; 3] = [&cuda::CudaKind, &rdma::RdmaKind, &mlock::MlockKind];
+const ALL: [&dyn RegistrarKind; 3] = [&cuda::CudaKind, &rdma::RdmaKind, &mlock::MlockKind];

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::ALL;
 use super::device::Device;
-use super::kind::{DeviceCheck, DeviceKind, SystemLibrary};
+use super::kind::{DeviceCheck, RegistrarKind, SystemLibrary};
 use crate::error::{Error, Result};
 use crate::registrar::Probe;
 
@@ -21,7 +21,7 @@ use crate::registrar::Probe;
 /// ```
 #[derive(Clone)]
 pub struct DeviceName {
-    kind: &'static dyn DeviceKind,
+    kind: &'static dyn RegistrarKind,
     /// The device among those of the kind, or `None` for the default device.
     selector: Option<String>,
 }
@@ -75,7 +75,7 @@ impl DeviceName {
 
     /// Returns the forms of the names of all kinds, such as `cuda:NUMBER`, for messages.
     pub fn all_forms() -> impl Iterator<Item = &'static str> {
-        ALL.into_iter().flat_map(DeviceKind::forms).copied()
+        ALL.into_iter().flat_map(RegistrarKind::forms).copied()
     }
 
     /// Returns the forms of the names of this kind of device.

@@ -3,14 +3,14 @@
 //! Names: RDMA, verbs, ibverbs, libibverbs, ibv_, mlx5.
 
 use super::device::Device;
-use super::kind::{DeviceCheck, DeviceKind, SystemLibrary};
+use super::kind::{DeviceCheck, RegistrarKind, SystemLibrary};
 use crate::error::Result;
 use crate::registrar::Probe;
 
 /// The RDMA devices.
 pub(super) struct RdmaKind;
 
-impl DeviceKind for RdmaKind {
+impl RegistrarKind for RdmaKind {
     fn name(&self) -> &'static str {
         "rdma"
     }
