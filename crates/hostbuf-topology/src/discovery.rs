@@ -1,0 +1,211 @@
+//! Reads a topology.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::assumption::Assumption;
+use crate::cpu_set::CpuSet;
+use crate::disk_tree::DiskTree;
+use crate::io_device::{DeviceIndex, DeviceKind, IoDevice};
+use crate::numa_node::{NodeId, NumaNode};
+use crate::nvml;
+use crate::nvml_report::{NVML_FILE, NvmlReport};
+use crate::read_gpus::{NVIDIA, gpus};
+use crate::read_nics::nics;
+use crate::read_nodes::nodes;
+use crate::read_storage::block_devices;
+use crate::recorded_error::RecordedError;
+use crate::recording_tree::RecordingTree;
+use crate::topology::Topology;
+use crate::tree::{Tree, TreeReader, natural_key};
+
+/// The number of devices of a topology. A matrix of paths has the square of it.
+const DEVICE_LIMIT: usize = 4096;
+
+impl Topology {
+    /// Reads the topology of this host from `/sys`, `/proc` and NVML, which is loaded if it is
+    /// installed. CUDA is not initialised.
+    #[must_use]
+    pub fn discover() -> Topology {
+        read(&DiskTree::new(Path::new("/")), nvml::report().map_err(Some))
+    }
+
+    /// Reads the topology of this host without NVML, which needs up to a second on some hosts. NUMA
+    /// nodes are the same; GPUs have neither UUIDs nor NVLinks.
+    #[must_use]
+    pub fn discover_without_nvml() -> Topology {
+        read(&DiskTree::new(Path::new("/")), Err(None))
+    }
+
+    /// Reads the topology of the host on which the tree of files below `root` was recorded. `root`
+    /// contains the folders `sys` and `proc`, as [`record`](Topology::record) and
+    /// hwloc-gather-topology write them. Nothing of this host is read, and nothing outside `root`.
+    ///
+    /// # Errors
+    /// [`RecordedError::NotATree`] if `root` contains no folder `sys`.
+    pub fn recorded(root: &Path) -> Result<Topology, RecordedError> {
+        if !root.join("sys").is_dir() {
+            return Err(RecordedError::NotATree { root: root.to_owned() });
+        }
+        Ok(recorded_tree(&DiskTree::new(root)))
+    }
+
+    /// Reads the topology of this host, and writes the files, links and answers of NVML that it
+    /// consists of below `folder`, for [`recorded`](Topology::recorded). The files contain neither
+    /// network addresses nor serial numbers, except for the UUIDs of GPUs.
+    ///
+    /// # Errors
+    /// [`RecordedError::Exists`] if `folder` already contains a tree, and [`RecordedError::Io`] if
+    /// it cannot be written.
+    pub fn record(folder: &Path) -> Result<Topology, RecordedError> {
+        if folder.join("sys").exists() {
+            return Err(RecordedError::Exists { root: folder.to_owned() });
+        }
+        let host = DiskTree::new(Path::new("/"));
+        let recording = RecordingTree::new(&host);
+        let report = nvml::report();
+        let topology = read(&recording, report.clone().map_err(Some));
+        let write = || {
+            recording.write(folder)?;
+            if let Ok(report) = &report {
+                let path = folder.join(NVML_FILE);
+                path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+                std::fs::write(path, report.to_text())?;
+            }
+            Ok(())
+        };
+        let doing = || format!("writing the topology of this host to {}", folder.display());
+        write().map(|()| topology).map_err(|source| RecordedError::Io { doing: doing(), source })
+    }
+}
+
+/// Returns the topology of a recorded tree.
+pub(crate) fn recorded_tree(tree: &dyn Tree) -> Topology {
+    let text = TreeReader::new(tree).text(NVML_FILE);
+    let report = text.map(|text| NvmlReport::from_text(&text));
+    read(tree, report.ok_or_else(|| Some("the tree has no record of it".into())))
+}
+
+/// Reads a topology from a tree and the report of NVML, or the reason why NVML did not answer; the
+/// reason is `None` if it was not asked.
+fn read(tree: &dyn Tree, report: Result<NvmlReport, Option<String>>) -> Topology {
+    let reader = TreeReader::new(tree);
+    let mut topology = Topology { nodes: nodes(&reader), ..Topology::default() };
+    let blocks = block_devices(&reader);
+    let mut found = gpus(&reader, report.as_ref().ok());
+    found.extend(nics(&reader));
+    found.extend(blocks.drives);
+    let key = |device: &IoDevice| {
+        (device.kind, device.nvml_index.unwrap_or(u32::MAX), device.address, natural_key(&device.name))
+    };
+    found.sort_by_cached_key(|(device, _)| key(device));
+    found.truncate(DEVICE_LIMIT);
+    for (index, (mut device, path)) in found.into_iter().enumerate() {
+        let nvml_nodes = report.iter().flat_map(|report| &report.gpus);
+        let gpu = nvml_nodes
+            .filter(|_| device.kind == DeviceKind::Gpu)
+            .find(|gpu| Some(gpu.address) == device.address);
+        let stated = path
+            .as_deref()
+            .and_then(|path| numa_node(&reader, path))
+            .or_else(|| gpu.filter(|gpu| gpu.nodes.len() == 1).map(|gpu| NodeId(gpu.nodes[0])))
+            .or_else(|| node_of_local_cpus(&reader, path.as_deref()?, &topology.nodes));
+        device.index = DeviceIndex(index);
+        device.node_assumed = stated.is_none();
+        device.node = stated.or_else(|| only_node(&topology.nodes));
+        topology.devices.push(device);
+    }
+    topology.below = blocks.below;
+    topology.links = report.as_ref().map(|report| links(report, &topology.devices)).unwrap_or_default();
+    topology.assumptions = assumptions(&topology, report.as_ref().err().and_then(Option::as_deref));
+    topology
+}
+
+/// Returns the node that the kernel states for a device or a folder above it.
+fn numa_node(reader: &TreeReader, path: &str) -> Option<NodeId> {
+    above(path).find_map(|folder| reader.value(&format!("{folder}/numa_node"))).map(NodeId)
+}
+
+/// Returns the node that has the CPUs next to a device, if the host has CPUs on several nodes. The
+/// kernel shows all CPUs if it does not know the node.
+fn node_of_local_cpus(reader: &TreeReader, path: &str, nodes: &[NumaNode]) -> Option<NodeId> {
+    if nodes.iter().filter(|node| node.has_cpus()).count() < 2 {
+        return None;
+    }
+    let local_cpus = |folder: &str| -> Option<CpuSet> {
+        let mask = || CpuSet::from_mask(&reader.text(&format!("{folder}/local_cpus"))?).ok();
+        reader.value(&format!("{folder}/local_cpulist")).or_else(mask)
+    };
+    let cpus = above(path).find_map(local_cpus)?;
+    nodes.iter().find(|node| !cpus.is_empty() && cpus.is_subset(&node.cpus)).map(NumaNode::id)
+}
+
+/// Returns `path` and the folders above it, up to that of all devices.
+fn above<'a>(path: &'a str) -> impl Iterator<Item = &'a str> {
+    let parent = |path: &&'a str| path.rsplit_once('/').map(|(parent, _)| parent);
+    std::iter::successors(Some(path), parent).take_while(|path| path.starts_with("sys/devices/"))
+}
+
+/// Returns the node of a host with one. The memory of a GPU does not count.
+fn only_node(nodes: &[NumaNode]) -> Option<NodeId> {
+    let mut host = nodes.iter().filter(|node| node.gpu.is_none());
+    host.next().map(NumaNode::id).filter(|_| host.next().is_none())
+}
+
+/// Returns the numbers of NVLinks between the devices of a report.
+fn links(report: &NvmlReport, devices: &[IoDevice]) -> BTreeMap<(DeviceIndex, DeviceIndex), u32> {
+    let device =
+        |index: u32| devices.iter().find(|device| device.nvml_index == Some(index)).map(IoDevice::index);
+    let links = report.links.iter().filter_map(|link| {
+        let (a, b) = (device(link.from)?, device(link.to)?);
+        (a != b && link.count > 0).then(|| ((a.min(b), a.max(b)), link.count))
+    });
+    links.collect()
+}
+
+/// Returns the assumptions of a topology, the same one of several devices once.
+fn assumptions(topology: &Topology, no_nvml: Option<&str>) -> Vec<Assumption> {
+    let mut found: Vec<Assumption> = Vec::new();
+    let mut add = |subject: &str, text: String, remedy: &str| match found
+        .iter_mut()
+        .find(|known| known.text == text && known.remedy == remedy)
+    {
+        Some(known) => known.subject = format!("{}, {subject}", known.subject),
+        None => found.push(Assumption { subject: subject.into(), text, remedy: remedy.into() }),
+    };
+    if topology.nodes.iter().any(NumaNode::is_assumed) {
+        add(
+            "nodes",
+            "the kernel shows no NUMA nodes, so one node with all CPUs and all memory is assumed".into(),
+            "mount /sys in the container, or use a kernel with CONFIG_NUMA",
+        );
+    }
+    let is_nvidia = |device: &IoDevice| device.kind == DeviceKind::Gpu && device.vendor == Some(NVIDIA);
+    if let Some(reason) = no_nvml.filter(|_| topology.devices.iter().any(is_nvidia)) {
+        add(
+            "NVML",
+            format!("{reason}, so UUIDs and NVLinks of GPUs are unknown"),
+            "install the driver's libnvidia-ml.so.1, or let the container have it (NVIDIA Container Toolkit)",
+        );
+    }
+    for device in &topology.devices {
+        if device.node_assumed {
+            let (text, remedy) = match device.node {
+                Some(node) => (
+                    format!("no NUMA node is stated, so node {node} is assumed, the only one"),
+                    "none is needed on a host with one node",
+                ),
+                None => (
+                    "no NUMA node is stated, so the device is assumed to be far from all nodes".into(),
+                    "enable NUMA in the firmware, or state the device's node to the virtual machine",
+                ),
+            };
+            add(&device.name, text, remedy);
+        }
+        if device.place.function().is_none() {
+            let text = "the place in the PCI tree is unknown, so paths are assumed by NUMA nodes".into();
+            add(&device.name, text, "mount /sys in the container; a device outside PCI has no such place");
+        }
+    }
+    found
+}

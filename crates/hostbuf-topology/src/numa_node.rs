@@ -1,0 +1,138 @@
+//! NUMA nodes.
+
+use std::fmt;
+
+use crate::cpu_set::CpuSet;
+use crate::pci_address::PciAddress;
+
+/// The number of a NUMA node in the kernel. Numbers may have gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// Exhaustive: a number, and nothing else.
+pub struct NodeId(pub u32);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The huge pages of one size in the pool of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeHugePages {
+    /// The size of a page in bytes.
+    pub size: u64,
+    /// The number of pages in the pool.
+    pub total: u64,
+    /// The number of free pages.
+    pub free: u64,
+}
+
+/// The performance of a node's memory as its nearest CPUs see it, from the firmware's table (ACPI
+/// HMAT). The kernel shows no other pair of nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryPerformance {
+    /// The nodes whose CPUs these figures hold for.
+    pub initiators: Vec<NodeId>,
+    /// The bandwidth of reads in MiB/s.
+    pub read_bandwidth: Option<u64>,
+    /// The bandwidth of writes in MiB/s.
+    pub write_bandwidth: Option<u64>,
+    /// The latency of reads in nanoseconds.
+    pub read_latency: Option<u64>,
+    /// The latency of writes in nanoseconds.
+    pub write_latency: Option<u64>,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumaNode {
+    pub(crate) id: NodeId,
+    pub(crate) cpus: CpuSet,
+    pub(crate) memory: Option<u64>,
+    pub(crate) free: Option<u64>,
+    pub(crate) distances: Vec<(NodeId, u32)>,
+    pub(crate) huge_pages: Vec<NodeHugePages>,
+    pub(crate) performance: Option<MemoryPerformance>,
+    pub(crate) gpu: Option<PciAddress>,
+    pub(crate) assumed: bool,
+}
+
+impl NumaNode {
+    /// Returns the node's number.
+    #[must_use]
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Returns the online CPUs of the node.
+    #[must_use]
+    pub fn cpus(&self) -> &CpuSet {
+        &self.cpus
+    }
+
+    /// Returns the size of the node's memory in bytes, or `None` if it is unknown.
+    #[must_use]
+    pub fn memory(&self) -> Option<u64> {
+        self.memory
+    }
+
+    /// Returns the number of bytes of the node that were free when the topology was read, or `None`
+    /// if it is unknown. Memory of the page cache is not free.
+    #[must_use]
+    pub fn free(&self) -> Option<u64> {
+        self.free
+    }
+
+    /// Returns true if the node has CPUs.
+    #[must_use]
+    pub fn has_cpus(&self) -> bool {
+        !self.cpus.is_empty()
+    }
+
+    /// Returns true if the node has memory of the host. The memory of a GPU does not count.
+    #[must_use]
+    pub fn has_memory(&self) -> bool {
+        self.memory.is_some_and(|bytes| bytes > 0) && self.gpu.is_none()
+    }
+
+    /// Returns the distance to another node as the firmware states it (ACPI SLIT), or `None` if it
+    /// is unknown. The distance of a node to itself is 10.
+    #[must_use]
+    pub fn distance(&self, to: NodeId) -> Option<u32> {
+        self.distances.iter().find(|(node, _)| *node == to).map(|(_, distance)| *distance)
+    }
+
+    /// Returns the distances to all nodes, in the order of their numbers. The list is empty if they
+    /// are unknown.
+    #[must_use]
+    pub fn distances(&self) -> &[(NodeId, u32)] {
+        &self.distances
+    }
+
+    /// Returns the node's pools of huge pages, by ascending size.
+    #[must_use]
+    pub fn huge_pages(&self) -> &[NodeHugePages] {
+        &self.huge_pages
+    }
+
+    /// Returns the performance of the memory for its nearest CPUs, if the firmware states it.
+    #[must_use]
+    pub fn performance(&self) -> Option<&MemoryPerformance> {
+        self.performance.as_ref()
+    }
+
+    /// Returns the GPU whose memory this node is, as on Grace and POWER9. Such a node is no place
+    /// for memory of the host.
+    #[must_use]
+    pub fn gpu(&self) -> Option<PciAddress> {
+        self.gpu
+    }
+
+    /// Returns true if the kernel shows no nodes, so that this node stands for the whole host.
+    #[must_use]
+    pub fn is_assumed(&self) -> bool {
+        self.assumed
+    }
+}
