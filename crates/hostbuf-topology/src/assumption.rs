@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Assumption {
     pub(crate) subject: String,
     pub(crate) text: String,
-    pub(crate) remedy: String,
+    pub(crate) remedy: Option<String>,
 }
 
 impl Assumption {
@@ -23,15 +23,16 @@ impl Assumption {
         &self.text
     }
 
-    /// Returns the remedy.
+    /// Returns the remedy, or `None` if none is needed.
     #[must_use]
-    pub fn remedy(&self) -> &str {
-        &self.remedy
+    pub fn remedy(&self) -> Option<&str> {
+        self.remedy.as_deref()
     }
 }
 
 impl fmt::Display for Assumption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.subject, self.text, self.remedy)
+        write!(f, "{}: {}", self.subject, self.text)?;
+        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, ": {remedy}"))
     }
 }

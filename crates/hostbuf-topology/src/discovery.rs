@@ -20,7 +20,7 @@ use crate::topology::Topology;
 use crate::tree::{Tree, TreeReader, natural_key};
 
 /// The number of devices of a topology. A matrix of paths has the square of it.
-const DEVICE_LIMIT: usize = 4096;
+const DEVICE_LIMIT: usize = 1024;
 
 impl Topology {
     /// Reads the topology of this host from `/sys`, `/proc` and NVML, which is loaded if it is
@@ -111,6 +111,7 @@ fn read(tree: &dyn Tree, report: Result<NvmlReport, Option<String>>) -> Topology
             .or_else(|| gpu.filter(|gpu| gpu.nodes.len() == 1).map(|gpu| NodeId(gpu.nodes[0])))
             .or_else(|| node_of_local_cpus(&reader, path.as_deref()?, &topology.nodes));
         device.index = DeviceIndex(index);
+        device.placed = path.is_some_and(|path| path.starts_with("sys/devices/"));
         device.node_assumed = stated.is_none();
         device.node = stated.or_else(|| only_node(&topology.nodes));
         topology.devices.push(device);
@@ -166,18 +167,18 @@ fn links(report: &NvmlReport, devices: &[IoDevice]) -> BTreeMap<(DeviceIndex, De
 /// Returns the assumptions of a topology, the same one of several devices once.
 fn assumptions(topology: &Topology, no_nvml: Option<&str>) -> Vec<Assumption> {
     let mut found: Vec<Assumption> = Vec::new();
-    let mut add = |subject: &str, text: String, remedy: &str| match found
+    let mut add = |subject: &str, text: String, remedy: Option<&str>| match found
         .iter_mut()
-        .find(|known| known.text == text && known.remedy == remedy)
+        .find(|known| known.text == text && known.remedy.as_deref() == remedy)
     {
         Some(known) => known.subject = format!("{}, {subject}", known.subject),
-        None => found.push(Assumption { subject: subject.into(), text, remedy: remedy.into() }),
+        None => found.push(Assumption { subject: subject.into(), text, remedy: remedy.map(Into::into) }),
     };
     if topology.nodes.iter().any(NumaNode::is_assumed) {
         add(
             "nodes",
             "the kernel shows no NUMA nodes, so one node with all CPUs and all memory is assumed".into(),
-            "mount /sys in the container, or use a kernel with CONFIG_NUMA",
+            Some("mount /sys in the container, or use a kernel with CONFIG_NUMA"),
         );
     }
     let is_nvidia = |device: &IoDevice| device.kind == DeviceKind::Gpu && device.vendor == Some(NVIDIA);
@@ -185,26 +186,27 @@ fn assumptions(topology: &Topology, no_nvml: Option<&str>) -> Vec<Assumption> {
         add(
             "NVML",
             format!("{reason}, so UUIDs and NVLinks of GPUs are unknown"),
-            "install the driver's libnvidia-ml.so.1, or let the container have it (NVIDIA Container Toolkit)",
+            Some(
+                "install the driver's libnvidia-ml.so.1, or give it to the container (NVIDIA Container Toolkit)",
+            ),
         );
     }
     for device in &topology.devices {
         if device.node_assumed {
             let (text, remedy) = match device.node {
-                Some(node) => (
-                    format!("no NUMA node is stated, so node {node} is assumed, the only one"),
-                    "none is needed on a host with one node",
-                ),
+                Some(node) => {
+                    (format!("no NUMA node is stated, so node {node} is assumed, the only one"), None)
+                }
                 None => (
                     "no NUMA node is stated, so the device is assumed to be far from all nodes".into(),
-                    "enable NUMA in the firmware, or state the device's node to the virtual machine",
+                    Some("enable NUMA in the firmware, or state the device's node to the virtual machine"),
                 ),
             };
             add(&device.name, text, remedy);
         }
-        if device.place.function().is_none() {
-            let text = "the place in the PCI tree is unknown, so paths are assumed by NUMA nodes".into();
-            add(&device.name, text, "mount /sys in the container; a device outside PCI has no such place");
+        if !device.placed {
+            let text = "the place in /sys/devices is unknown, so paths are assumed by NUMA nodes".into();
+            add(&device.name, text, Some("mount /sys in the container"));
         }
     }
     found

@@ -47,6 +47,8 @@ pub struct IoDevice {
     pub(crate) os_names: Vec<String>,
     pub(crate) address: Option<PciAddress>,
     pub(crate) place: PciPlace,
+    /// True if the real path below /sys/devices is known, of a device in PCI or outside.
+    pub(crate) placed: bool,
     pub(crate) node: Option<NodeId>,
     pub(crate) node_assumed: bool,
     pub(crate) usable: bool,
@@ -69,6 +71,7 @@ impl IoDevice {
             os_names: Vec::new(),
             address: place.function(),
             place,
+            placed: false,
             node: None,
             node_assumed: true,
             usable: true,

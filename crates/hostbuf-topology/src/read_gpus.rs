@@ -8,6 +8,9 @@ use crate::tree::TreeReader;
 
 const FUNCTIONS: &str = "sys/bus/pci/devices";
 
+/// The GPUs that NVIDIA's driver drives.
+const NVIDIA_GPUS: &str = "proc/driver/nvidia/gpus";
+
 pub(crate) const NVIDIA: u16 = 0x10de;
 const AMD: u16 = 0x1002;
 const INTEL: u16 = 0x8086;
@@ -29,7 +32,8 @@ pub(crate) fn gpus(reader: &TreeReader, report: Option<&NvmlReport>) -> Vec<(IoD
         if ![DISPLAY_CONTROLLER, PROCESSING_ACCELERATOR].contains(&class) {
             continue;
         }
-        let vendor = hex("vendor").and_then(|vendor| u16::try_from(vendor).ok());
+        let driven = reader.exists(&format!("{NVIDIA_GPUS}/{name}")).then_some(NVIDIA);
+        let vendor = hex("vendor").and_then(|vendor| u16::try_from(vendor).ok()).or(driven);
         let kind = match (class, vendor) {
             (_, Some(NVIDIA | AMD)) | (DISPLAY_CONTROLLER, Some(INTEL)) => DeviceKind::Gpu,
             (DISPLAY_CONTROLLER, _) => DeviceKind::Display,

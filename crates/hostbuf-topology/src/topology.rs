@@ -114,8 +114,7 @@ impl Topology {
             return DevicePath { path_type, assumed: false };
         }
         // Devices whose places are unknown may have a closer path than their nodes show.
-        let is_placed = a.place.function().is_some() && b.place.function().is_some();
-        let assumed = a.node_assumed || b.node_assumed || !is_placed;
+        let assumed = a.node_assumed || b.node_assumed || !a.placed || !b.placed;
         let path_type = if a.node.is_some() && a.node == b.node { PathType::Node } else { PathType::Sys };
         DevicePath { path_type, assumed }
     }
