@@ -157,7 +157,8 @@ fn man_renders_the_manual_without_a_warning() {
     if !has("man", "the manual") {
         return;
     }
-    let script = "for page in hostbuf hostbuf-run hostbuf-exec hostbuf-stat hostbuf-doctor; do
+    let script =
+        "for page in hostbuf hostbuf-run hostbuf-exec hostbuf-stat hostbuf-doctor hostbuf-topology; do
                       man -M $PREFIX/share/man -w 1 $page
                       man --warnings -l $PREFIX/share/man/man1/$page.1 | grep -A 1 NAME
                   done

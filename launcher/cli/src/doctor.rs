@@ -15,6 +15,7 @@ mod limits;
 mod memory;
 mod pages;
 mod registration;
+mod topology;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -55,6 +56,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
         ("MPI", launch_commands::lines()),
         ("devices", devices::lines()),
         ("registration", registration::lines()),
+        ("topology", topology::lines()),
     ];
     let usable = groups.iter().flat_map(|(_, lines)| lines).all(|l| !(l.needed && l.mark == Mark::Lacks));
     let host = hostbuf_os::process::host_name();

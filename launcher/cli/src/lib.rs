@@ -2,6 +2,7 @@
 
 mod agent_program;
 mod arguments;
+mod columns;
 mod doctor;
 pub mod elf;
 mod engine_option;
@@ -18,6 +19,7 @@ mod register_file;
 mod run;
 mod search_path;
 mod stat;
+mod topology;
 
 use std::process::ExitCode;
 
@@ -44,6 +46,7 @@ enum Verb {
     Exec(exec::ExecArguments),
     Stat(stat::StatArguments),
     Doctor(doctor::DoctorArguments),
+    Topology(topology::TopologyArguments),
     /// Print the version
     #[command(hide = true)]
     Version,
@@ -80,6 +83,7 @@ pub fn main() -> ExitCode {
         Verb::Exec(arguments) => exec::run(arguments),
         Verb::Stat(arguments) => stat::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
+        Verb::Topology(arguments) => topology::run(&arguments),
         Verb::Version => {
             println!("hostbuf {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

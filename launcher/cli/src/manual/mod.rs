@@ -13,11 +13,12 @@ use clap_complete::Shell;
 use hostbuf::{Error, Result};
 
 /// The sections after the options, by the name of the command.
-const SECTIONS: [(&str, &str); 4] = [
+const SECTIONS: [(&str, &str); 5] = [
     ("run", include_str!("run.man")),
     ("exec", include_str!("exec.man")),
     ("stat", include_str!("stat.man")),
     ("doctor", include_str!("doctor.man")),
+    ("topology", include_str!("topology.man")),
 ];
 /// The sections of the page of the command itself.
 const COMMAND: &str = include_str!("hostbuf.man");

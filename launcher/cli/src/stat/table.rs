@@ -6,6 +6,8 @@ use std::time::Duration;
 use hostbuf::{Bytes, Phase};
 use hostbuf_os::process;
 
+use crate::columns::align;
+
 use super::report::{Buffer, BufferRegistration, Job, Member, user};
 
 /// Formats all jobs, or one line if there is none.
@@ -130,18 +132,6 @@ fn registered(job: &Job) -> Vec<Vec<String>> {
     rows
 }
 
-/// Aligns columns, two spaces apart.
-fn align(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| t.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(text, width)| format!("  {text:<width$}"));
-        format!("{}\n", cells.collect::<String>().trim_end())
-    };
-    rows.iter().map(line).collect()
-}
-
 fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
@@ -173,13 +163,6 @@ fn duration(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_are_aligned() {
-        let row = |cells: &[&str]| cells.iter().map(|&c| c.to_owned()).collect::<Vec<_>>();
-        let text = align(&[row(&["A", "BB"]), row(&["long", "x"])]);
-        assert_eq!(text, "  A     BB\n  long  x\n");
-    }
 
     #[test]
     fn processes_are_grouped_by_name() {

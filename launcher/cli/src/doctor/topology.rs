@@ -1,0 +1,65 @@
+//! The NUMA nodes and devices, and the facts about them that are assumed.
+
+use hostbuf::Bytes;
+use hostbuf_topology::{DeviceKind, IoDevice, NumaNode, Topology};
+
+use crate::finding::Finding;
+
+pub fn lines() -> Vec<Finding> {
+    findings(&Topology::discover())
+}
+
+fn findings(topology: &Topology) -> Vec<Finding> {
+    let mut lines = vec![nodes(topology), gpus(topology), nics(topology)];
+    // An assumption without a remedy is right on this host.
+    for assumption in topology.assumptions() {
+        if let Some(remedy) = assumption.remedy() {
+            let says = format!("{}: {}", assumption.subject(), assumption.text());
+            lines.push(Finding::note("assumed", says).mend(remedy));
+        }
+    }
+    lines
+}
+
+fn nodes(topology: &Topology) -> Finding {
+    let one = |node: &NumaNode| {
+        let memory = node.memory().map_or("unknown memory".into(), |bytes| Bytes(bytes).to_string());
+        match node.has_cpus() {
+            true => format!("{} (CPUs {}, {memory})", node.id(), node.cpus()),
+            false => format!("{} ({memory})", node.id()),
+        }
+    };
+    let list: Vec<String> = topology.nodes().iter().map(one).collect();
+    Finding::ok("NUMA nodes", list.join(", ")).value("count", list.len())
+}
+
+fn gpus(topology: &Topology) -> Finding {
+    let gpus: Vec<&IoDevice> = topology.devices_of(DeviceKind::Gpu).collect();
+    let says = match gpus.is_empty() {
+        true => "none".into(),
+        false => listed(&gpus),
+    };
+    Finding::ok("GPUs", says).value("count", gpus.len())
+}
+
+fn nics(topology: &Topology) -> Finding {
+    let (active, down): (Vec<&IoDevice>, Vec<&IoDevice>) =
+        topology.devices_of(DeviceKind::Nic).partition(|nic| nic.is_usable());
+    let says = match (active.is_empty(), down.is_empty()) {
+        (true, true) => "none".to_owned(),
+        (true, false) => format!("none active; down: {}", listed(&down)),
+        (false, true) => listed(&active),
+        (false, false) => format!("{}; down: {}", listed(&active), listed(&down)),
+    };
+    Finding::ok("network cards", says).value("active", active.len()).value("down", down.len())
+}
+
+/// Returns the names of devices with their nodes.
+fn listed(devices: &[&IoDevice]) -> String {
+    let one = |device: &&IoDevice| {
+        let node = device.node().map_or("unknown".to_owned(), |node| node.to_string());
+        let assumed = if device.node_is_assumed() { "?" } else { "" };
+        format!("{} (node {node}{assumed})", device.name())
+    };
+    devices.iter().map(one).collect::<Vec<_>>().join(", ")
+}

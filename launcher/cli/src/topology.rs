@@ -1,0 +1,63 @@
+//! `hostbuf topology`: the NUMA nodes and devices of a host, and the paths between them.
+
+mod json;
+mod table;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueHint;
+use hostbuf::ErrorClass;
+use hostbuf_agent::report::end;
+use hostbuf_topology::{RecordedError, Topology};
+
+/// Print the NUMA nodes, GPUs, network cards and drives of this host, and the paths between them.
+///
+/// A question mark marks a path that is assumed, since the kernel does not state it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopologyArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print the topology of another host, from the folder that --record or hwloc-gather-topology
+    /// wrote there
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub root: Option<PathBuf>,
+    /// Write the files that the topology is read from to a new or empty folder, for --root
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "root")]
+    pub record: Option<PathBuf>,
+}
+
+/// Prints the topology.
+pub fn run(arguments: &TopologyArguments) -> ExitCode {
+    let topology = match (&arguments.root, &arguments.record) {
+        (Some(root), _) => Topology::recorded(root),
+        (None, Some(folder)) => Topology::record(folder),
+        (None, None) => Ok(Topology::discover()),
+    };
+    let topology = match topology {
+        Ok(topology) => topology,
+        Err(error) => return end("hostbuf topology", class(&error), error),
+    };
+    let host = match &arguments.root {
+        Some(root) => root.display().to_string(),
+        None => hostbuf_os::process::host_name(),
+    };
+    let text = if arguments.json {
+        format!("{:#}\n", json::json(&host, &topology))
+    } else {
+        table::text(&host, &topology)
+    };
+    // Nothing is reported to a reader that has ended.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+/// Returns the class of an error, which is the exit status.
+fn class(error: &RecordedError) -> ErrorClass {
+    match error {
+        RecordedError::Io { .. } => ErrorClass::General,
+        _ => ErrorClass::Invalid,
+    }
+}

@@ -1,0 +1,137 @@
+//! The topology as text.
+
+use std::fmt::Write;
+
+use hostbuf::Bytes;
+use hostbuf_topology::{DeviceKind, IoDevice, NumaNode, Topology};
+
+use crate::columns::align;
+
+/// The meaning of the names in the matrix.
+const LEGEND: &str = "
+  X     the device itself, or devices of one PCI function
+  NV#   # NVLinks
+  PIX   at most one PCIe switch
+  PXB   several PCIe switches
+  PHB   the host bridge of both, usually the CPU
+  NODE  host bridges of one NUMA node
+  SYS   the connection between NUMA nodes
+  ?     assumed, since the kernel does not state it
+";
+
+/// Formats the topology of `host`.
+pub fn text(host: &str, topology: &Topology) -> String {
+    let mut text = format!("{host}\n\n{}", align(&nodes(topology)));
+    if !topology.devices().is_empty() {
+        write!(text, "\n{}", align(&devices(topology))).expect("to memory");
+    }
+    let matrix = matrix(topology);
+    if !matrix.is_empty() {
+        write!(text, "\n{}{LEGEND}", align(&matrix)).expect("to memory");
+    }
+    if !topology.assumptions().is_empty() {
+        text.push_str("\nassumed\n");
+    }
+    for assumption in topology.assumptions() {
+        writeln!(text, "  {}: {}", assumption.subject(), assumption.text()).expect("to memory");
+        if let Some(remedy) = assumption.remedy() {
+            writeln!(text, "    -> {remedy}").expect("to memory");
+        }
+    }
+    text
+}
+
+fn row(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|&cell| cell.to_owned()).collect()
+}
+
+fn bytes(bytes: Option<u64>) -> String {
+    bytes.map_or("?".into(), |bytes| Bytes(bytes).to_string())
+}
+
+fn nodes(topology: &Topology) -> Vec<Vec<String>> {
+    let mut rows = vec![row(&["NODE", "CPUS", "MEMORY", "FREE", "HUGE PAGES FREE", "DISTANCES"])];
+    let list = |items: Vec<String>, separator: &str| match items.is_empty() {
+        true => "-".to_owned(),
+        false => items.join(separator),
+    };
+    for node in topology.nodes() {
+        let pools = node
+            .huge_pages()
+            .iter()
+            .map(|pool| format!("{} of {} x {}", pool.free, pool.total, Bytes(pool.size)));
+        let distances = node.distances().iter().map(|(_, distance)| distance.to_string());
+        rows.push(vec![
+            number(node),
+            list(vec![node.cpus().to_string()].into_iter().filter(|cpus| !cpus.is_empty()).collect(), ""),
+            bytes(node.memory()),
+            bytes(node.free()),
+            list(pools.collect(), ", "),
+            list(distances.collect(), " "),
+        ]);
+    }
+    rows
+}
+
+/// Returns the number of a node with its peculiarity.
+fn number(node: &NumaNode) -> String {
+    match node.gpu() {
+        Some(gpu) => format!("{} (memory of GPU {gpu})", node.id()),
+        None if node.is_assumed() => format!("{}?", node.id()),
+        None => node.id().to_string(),
+    }
+}
+
+fn devices(topology: &Topology) -> Vec<Vec<String>> {
+    let mut rows = vec![row(&["DEVICE", "KIND", "PCI ADDRESS", "NODE", "STATE", "DETAILS"])];
+    for device in topology.devices() {
+        let node = device.node().map_or("?".to_owned(), |node| {
+            format!("{node}{}", if device.node_is_assumed() { "?" } else { "" })
+        });
+        rows.push(vec![
+            device.name().to_owned(),
+            device.kind().name().to_owned(),
+            device.pci_address().map_or("-".into(), |address| address.to_string()),
+            node,
+            state(device).to_owned(),
+            details(device),
+        ]);
+    }
+    rows
+}
+
+fn state(device: &IoDevice) -> &'static str {
+    match (device.kind(), device.is_usable()) {
+        (DeviceKind::Nic, true) => "active",
+        (DeviceKind::Nic, false) => "down",
+        (DeviceKind::Storage, false) => "empty",
+        (_, true) => "-",
+        (_, false) => "not reported",
+    }
+}
+
+/// Returns the model and the other names of a device.
+fn details(device: &IoDevice) -> String {
+    let names = device.os_names().iter().map(String::as_str).filter(|name| *name != device.name());
+    let words: Vec<&str> = device.model().into_iter().chain(device.uuid()).chain(names).collect();
+    words.join(", ")
+}
+
+/// Returns the paths from all GPUs, network cards and drives to the GPUs and network cards.
+fn matrix(topology: &Topology) -> Vec<Vec<String>> {
+    let of = |kinds: &[DeviceKind]| -> Vec<&IoDevice> {
+        topology.devices().iter().filter(|device| kinds.contains(&device.kind())).collect()
+    };
+    let columns = of(&[DeviceKind::Gpu, DeviceKind::Nic]);
+    let lines = of(&[DeviceKind::Gpu, DeviceKind::Nic, DeviceKind::Storage]);
+    if columns.is_empty() || lines.len() < 2 {
+        return Vec::new();
+    }
+    let mut rows = vec![row(&[""])];
+    rows[0].extend(columns.iter().map(|device| device.name().to_owned()));
+    for line in lines {
+        let paths = columns.iter().map(|column| topology.path(line.index(), column.index()).to_string());
+        rows.push([line.name().to_owned()].into_iter().chain(paths).collect());
+    }
+    rows
+}
