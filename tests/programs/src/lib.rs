@@ -4,5 +4,6 @@
 
 pub mod checks;
 pub mod memory;
+pub mod numa;
 pub mod registered;
 pub mod tcp;
