@@ -1,0 +1,41 @@
+//! The machines, one test for each boot. A boot takes some seconds, so other modules add checks to
+//! these machines rather than boot their own.
+
+use crate::machine::NumaMachine;
+use crate::{layout, memory};
+
+#[test]
+fn two_nodes() {
+    let machine = NumaMachine::new("two").huge(&[2, 5]);
+    machine.run(&[layout::check(&machine)]);
+}
+
+#[test]
+fn two_nodes_with_a_newer_kernel() {
+    let machine = NumaMachine::new("two").kernel("6.12").huge(&[2, 2]);
+    machine.run(&[layout::check(&machine), memory::check()]);
+}
+
+#[test]
+fn four_nodes() {
+    let machine = NumaMachine::new("four").huge(&[4, 3, 0, 2]);
+    machine.run(&[layout::check(&machine), memory::check()]);
+}
+
+#[test]
+fn switches() {
+    let machine = NumaMachine::new("switches");
+    machine.run(&[layout::check(&machine)]);
+}
+
+#[test]
+fn host_bridges() {
+    let machine = NumaMachine::new("bridges");
+    machine.run(&[layout::check(&machine)]);
+}
+
+#[test]
+fn nodes_without_memory_or_cpus() {
+    let machine = NumaMachine::new("uneven");
+    machine.run(&[layout::check(&machine)]);
+}
