@@ -46,6 +46,17 @@ impl Cores {
         self.numbers().count()
     }
 
+    /// Makes the set of the cores with these numbers. Numbers beyond the capacity of a set are
+    /// ignored.
+    #[must_use]
+    pub fn from_numbers(numbers: impl IntoIterator<Item = usize>) -> Cores {
+        let mut cores = CpuSet::new();
+        for core in numbers.into_iter().filter(|&core| core < CpuSet::count()) {
+            let _ = cores.set(core);
+        }
+        Cores(cores)
+    }
+
     fn numbers(&self) -> impl Iterator<Item = usize> {
         (0..CpuSet::count()).filter(|&core| self.0.is_set(core).unwrap_or(false))
     }
@@ -107,15 +118,11 @@ impl Cores {
     /// ignored.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Cores {
-        let mut cores = CpuSet::new();
-        let bits = bytes
-            .iter()
-            .enumerate()
-            .flat_map(|(i, b)| (0..8).filter(move |n| b >> n & 1 == 1).map(move |n| i * 8 + n));
-        for core in bits.take_while(|&core| core < CpuSet::count()) {
-            let _ = cores.set(core);
-        }
-        Cores(cores)
+        let bit = move |(i, b): (usize, &u8)| {
+            let b = *b;
+            (0..8).filter(move |n| b >> n & 1 == 1).map(move |n| i * 8 + n)
+        };
+        Cores::from_numbers(bytes.iter().enumerate().flat_map(bit))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// The number of a NUMA node of this host, as the kernel counts them.
+/// The number of a NUMA node in the kernel. Numbers may have gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-// Exhaustive: a number.
+// Exhaustive: a number, and nothing else.
 pub struct NodeId(pub u32);
 
 impl fmt::Display for NodeId {

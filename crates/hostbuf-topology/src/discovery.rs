@@ -22,6 +22,15 @@ use crate::tree::{Tree, TreeReader, natural_key};
 /// The number of devices of a topology. A matrix of paths has the square of it.
 const DEVICE_LIMIT: usize = 1024;
 
+impl NumaNode {
+    /// Reads the NUMA nodes of this host, in the order of their numbers, and no devices. A host
+    /// that does not list nodes has one, which is assumed.
+    #[must_use]
+    pub fn all_of_this_host() -> Vec<NumaNode> {
+        nodes(&TreeReader::new(&DiskTree::new(Path::new("/"))))
+    }
+}
+
 impl Topology {
     /// Reads the topology of this host from `/sys`, `/proc` and NVML, which is loaded if it is
     /// installed. CUDA is not initialised.

@@ -1,20 +1,8 @@
 //! NUMA nodes.
 
-use std::fmt;
-
 use crate::cpu_set::CpuSet;
 use crate::pci_address::PciAddress;
-
-/// The number of a NUMA node in the kernel. Numbers may have gaps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-// Exhaustive: a number, and nothing else.
-pub struct NodeId(pub u32);
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+pub use hostbuf_os::NodeId;
 
 /// The huge pages of one size in the pool of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

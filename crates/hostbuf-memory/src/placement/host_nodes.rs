@@ -2,13 +2,21 @@
 
 use hostbuf_os::cores::Cores;
 use hostbuf_os::{NodeId, memory, mempolicy, node_memory};
+use hostbuf_topology::NumaNode;
 
 use crate::placement::node_space::{NodeMemory, NodeSpace};
 
-/// The nodes with memory and their cores.
+/// The nodes that have memory, and their cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostNodes {
     nodes: Vec<(NodeId, Cores)>,
+}
+
+impl From<&[NumaNode]> for HostNodes {
+    fn from(nodes: &[NumaNode]) -> HostNodes {
+        let with_memory = nodes.iter().filter(|node| node.has_memory() || node.is_assumed());
+        HostNodes::new(with_memory.map(|node| (node.id(), Cores::from_numbers(node.cpus().iter()))).collect())
+    }
 }
 
 impl HostNodes {
@@ -21,8 +29,7 @@ impl HostNodes {
     /// Returns the nodes of this host.
     #[must_use]
     pub fn of_this_host() -> HostNodes {
-        let nodes = mempolicy::allowed_nodes().unwrap_or_else(|| vec![NodeId(0)]);
-        HostNodes::new(nodes.into_iter().map(|n| (n, Cores::own())).collect())
+        HostNodes::from(&NumaNode::all_of_this_host()[..])
     }
 
     /// Returns the cores of a node that this process may use. A node without them is populated by
