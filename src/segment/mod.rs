@@ -32,7 +32,7 @@ pub use files::{CONTROL_NAME, ControlPage, IDENTITY_NAME, PublishedSegments, Seg
 pub use identity::{BufferIdentity, Identity};
 pub use layout::Layout;
 pub use ledger::{Ledger, Registered};
-pub use options::{MAX_SECTIONS, check_all};
+pub use options::{DEFAULT_NAME, MAX_SECTIONS, check_all};
 pub use section::SectionArgument;
 pub use section_identity::{NodeBytes, SectionIdentity};
 pub use section_text::add_sections;

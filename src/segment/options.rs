@@ -114,7 +114,7 @@ impl BufferOptions {
     /// Returns the number of bytes of each section, rounded up to whole pages.
     pub(super) fn section_lengths(&self) -> impl Iterator<Item = u64> {
         let unit = self.unit();
-        self.sections.iter().map(move |section| section.size.min(MAX_SIZE).next_multiple_of(unit))
+        self.sections.iter().map(move |section| section.size.min(MAX_SIZE + 1).next_multiple_of(unit))
     }
 
     /// Returns the number of usable bytes before rounding them up to whole pages: the requested
@@ -156,7 +156,8 @@ impl BufferOptions {
     /// a placement.
     pub fn check(&self) -> Result<()> {
         if self.size == 0 && self.sections.is_empty() {
-            return Err(Error::invalid("size 0: a buffer has at least one byte"));
+            let name = &self.name;
+            return Err(Error::invalid(format!("size 0: buffer \"{name}\" has neither a size nor sections")));
         }
         if self.requested() > MAX_SIZE {
             let (asked, most) = (Bytes(self.requested()), Bytes(MAX_SIZE));
@@ -253,4 +254,61 @@ pub fn check_all(buffers: &[BufferOptions]) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(options: BufferOptions) -> String {
+        check_all(&[options]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn sections_that_do_not_fit_are_rejected_with_the_reason() {
+        let with = |size, sections: &[(&str, u64)]| {
+            let options = BufferOptions::new(size).pages(Pages::Small);
+            sections.iter().fold(options, |options, (name, size)| options.section(Section::new(*name, *size)))
+        };
+        assert!(check_all(&[with(0, &[("a", 1), ("b", 5000)])]).is_ok());
+        assert!(check_all(&[with(12288, &[("a", 1), ("b", 5000)])]).is_ok());
+        let long = refused(with(8192, &[("a", 1), ("b", 5000)]));
+        assert!(long.contains("need 12 KiB (12288 bytes)") && long.contains("its size is 8 KiB"), "{long}");
+        assert!(refused(with(0, &[("a", 1), ("a", 1)])).contains("two sections of buffer \"default\""));
+        assert!(refused(with(0, &[("a", 0)])).contains("section \"a\" has size 0"));
+        assert!(refused(with(0, &[("a", u64::MAX)])).contains("address space"));
+        assert!(refused(with(0, &[])).contains("neither a size nor sections"));
+        let names: Vec<String> = (0..=MAX_SECTIONS).map(|i| format!("s{i}")).collect();
+        let many: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        assert!(refused(with(0, &many)).contains("251 sections: expected at most 250"));
+        assert!(refused(with(0, &[("a", 1)]).numa("0".parse().unwrap()).lazy()).contains("leave out lazy"));
+    }
+
+    #[test]
+    fn sections_lie_on_whole_pages_that_suit_every_host() {
+        let options = |pages, sizes: &[u64]| {
+            let sections = sizes.iter().enumerate().map(|(i, &size)| Section::new(format!("s{i}"), size));
+            sections.fold(BufferOptions::new(0).pages(pages), BufferOptions::section)
+        };
+        let lengths = |pages, sizes: &[u64]| options(pages, sizes).section_lengths().collect::<Vec<_>>();
+        const HUGE: u64 = 2 << 20;
+        assert_eq!(lengths(Pages::Small, &[1, 4097]), [4096, 8192]);
+        assert_eq!(lengths(Pages::Auto, &[1, 4097]), [4096, 8192]);
+        assert_eq!(lengths(Pages::Auto, &[1, HUGE]), [HUGE, HUGE]);
+        assert_eq!(lengths(Pages::Huge1G, &[1]), [1 << 30]);
+        // Pages of 1 GiB would move the second section on some hosts.
+        assert!(!options(Pages::Auto, &[HUGE, (1 << 30) - HUGE]).demand().has_whole(1 << 30));
+        assert!(options(Pages::Auto, &[1 << 30, 2 << 30]).demand().has_whole(1 << 30));
+        assert_eq!(options(Pages::Auto, &[1, HUGE]).requested(), 2 * HUGE);
+    }
+
+    #[test]
+    fn the_rest_of_a_buffer_is_listed_if_it_has_a_placement_or_sections() {
+        let section = Section::new("a", 4096);
+        let options = BufferOptions::new(8192);
+        assert_eq!(options.listed_ranges(), 0);
+        assert_eq!(options.clone().numa("0".parse().unwrap()).listed_ranges(), 1);
+        assert_eq!(options.clone().section(section.clone()).listed_ranges(), 2);
+        assert_eq!(BufferOptions::new(0).section(section).listed_ranges(), 1);
+    }
 }

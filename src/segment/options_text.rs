@@ -8,7 +8,8 @@ use crate::segment::fields;
 use crate::segment::options::BufferOptions;
 
 /// Parses the command line syntax of a buffer without its sections:
-/// `name=index,size=2G,pages=2m,numa=0,1,lazy,dump`.
+/// `name=index,size=2G,pages=2m,numa=0,1,lazy,dump`. Without `size=` the buffer consists of its
+/// sections.
 impl FromStr for BufferOptions {
     type Err = Error;
 
@@ -18,13 +19,7 @@ impl FromStr for BufferOptions {
         for (key, value) in fields::split(text) {
             match (key, value) {
                 ("name", name) => options.name = name.into(),
-                ("size", size) => {
-                    options.size = fields::size(size)?;
-                    if options.size == 0 {
-                        return Err(Error::invalid("size 0: a buffer has at least one byte"));
-                    }
-                    sized = true;
-                }
+                ("size", size) => (options.size, sized) = (fields::size(size)?, true),
                 ("pages", pages) => options.pages = pages.parse()?,
                 ("numa", placement) => options.numa = Some(placement.parse()?),
                 ("mmap-flags", flags) => {
@@ -43,10 +38,10 @@ impl FromStr for BufferOptions {
                 }
             }
         }
-        if !sized {
-            return Err(Error::invalid(format!("buffer \"{text}\" has no size=")));
+        // Without a size the buffer consists of its sections, which are not known yet.
+        if sized {
+            options.check()?;
         }
-        options.check()?;
         Ok(options)
     }
 }
@@ -54,7 +49,11 @@ impl FromStr for BufferOptions {
 /// Formats the options without the sections, in the syntax that `from_str` parses.
 impl fmt::Display for BufferOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "name={},size={},pages={}", self.name, self.size, self.pages)?;
+        write!(f, "name={}", self.name)?;
+        if self.size > 0 {
+            write!(f, ",size={}", self.size)?;
+        }
+        write!(f, ",pages={}", self.pages)?;
         self.numa.iter().try_for_each(|placement| write!(f, ",numa={placement}"))?;
         if self.mmap_flags != 0 {
             write!(f, ",mmap-flags={:#x}", self.mmap_flags)?;
@@ -70,9 +69,11 @@ mod tests {
 
     #[test]
     fn options_parse_from_their_own_output() {
-        for text in
-            ["name=index,size=2147483648,pages=2m", "name=a,size=1,pages=auto,mmap-flags=0x2000,lazy,dump"]
-        {
+        for text in [
+            "name=index,size=2147483648,pages=2m",
+            "name=a,size=1,pages=auto,mmap-flags=0x2000,lazy,dump",
+            "name=b,pages=4k,numa=interleave:0,2/1,3",
+        ] {
             assert_eq!(text.parse::<BufferOptions>().unwrap().to_string(), text);
         }
         // Without the prefix 0x the flags are decimal.
@@ -86,7 +87,8 @@ mod tests {
             ("size=0", "size 0"),
             ("size=200T", "address space"),
             ("size=1P", "invalid size \"1P\": unknown unit P"),
-            ("name=x", "no size"),
+            ("size=1,numa=near", "invalid placement \"near\""),
+            ("size=1,numa=0,lazy", "is lazy and has a placement"),
             ("size=1,name=a b", "name"),
             ("size=1,pages=3m", "pages"),
             ("size=1,colour=red", "colour"),

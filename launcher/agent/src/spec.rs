@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hostbuf::segment::check_all;
+use hostbuf::segment::{SectionArgument, add_sections, check_all};
 use hostbuf::{BufferOptions, Error, Result};
 
 /// The task of an agent: its job, its buffers, and its launcher.
@@ -69,7 +69,13 @@ impl Spec {
     /// Returns the arguments of an agent's command line.
     pub fn arguments(&self) -> Vec<String> {
         let mut list = vec![format!("--job={:032x}", self.job), format!("--socket={}", self.socket)];
-        list.extend(self.buffers.iter().map(|b| format!("--buffer={b}")));
+        for options in &self.buffers {
+            list.push(format!("--buffer={options}"));
+            for section in &options.sections {
+                let (buffer, section) = (options.name.clone(), section.clone());
+                list.push(format!("--section={}", SectionArgument { buffer, section }));
+            }
+        }
         list.extend(self.listener.map(|fd| format!("--listener={fd}")));
         list.extend(self.watched_process.map(|l| format!("--watched-process={}:{}", l.pid, l.start)));
         list.extend(self.reports.then(|| "--reports".to_owned()));
@@ -92,6 +98,7 @@ impl Spec {
                 "--job" => spec.job = u128::from_str_radix(value, 16).map_err(|_| wrong(&argument))?,
                 "--socket" => spec.socket = value.into(),
                 "--buffer" => spec.buffers.push(value.parse()?),
+                "--section" => add_sections(&mut spec.buffers, [value.parse()?])?,
                 "--listener" => spec.listener = Some(value.parse().map_err(|_| wrong(&argument))?),
                 "--watched-process" => {
                     let parts =
@@ -122,13 +129,21 @@ impl Spec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hostbuf::Section;
 
     #[test]
     fn a_written_spec_reads_back_unchanged() {
         let spec = Spec {
             job: 0x1234_5678_9abc,
             socket: "hostbuf/0/x".into(),
-            buffers: vec![BufferOptions::new(5).name("a"), BufferOptions::new(7).name("b").lazy()],
+            buffers: vec![
+                BufferOptions::new(5).name("a").numa("interleave:0,1/3,1".parse().unwrap()),
+                BufferOptions::new(7).name("b").lazy(),
+                BufferOptions::new(0)
+                    .name("c")
+                    .section(Section::new("grid", 9).numa("0,1".parse().unwrap()))
+                    .section(Section::new("halo", 3)),
+            ],
             listener: Some(4),
             watched_process: Some(WatchedProcess { pid: 12, start: 99 }),
             reports: true,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::ValueHint;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use hostbuf::segment::check_all;
-use hostbuf::{BufferOptions, Bytes, Error, Pages, Result};
+use hostbuf::segment::{DEFAULT_NAME, SectionArgument, add_sections, check_all};
+use hostbuf::{BufferOptions, Bytes, Error, Pages, Placement, Result};
 
 use hostbuf::register::{DeviceList, DeviceName};
 
@@ -25,8 +25,17 @@ pub(crate) struct BufferArguments {
     /// Include the contents in core files
     #[arg(long)]
     dump: bool,
-    /// Add a buffer: name=index,size=2G,pages=2m,lazy,dump; may be repeated; mmap-flags=0x2000 adds
-    /// flags of mmap(2)
+    /// Allocate the pages on these NUMA nodes: 0, or 0,1 (node 1 if node 0 is full), or in turn:
+    /// interleave[:0,1[/3,1]] with the weights 3 and 1
+    #[arg(long, value_name = "NODES", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<Placement>())]
+    numa: Option<Placement>,
+    /// Add a section, a part of the buffer on NUMA nodes of its own: name=grid,size=4G,numa=0; may
+    /// be repeated; without --size the buffer consists of its sections; buffer=index adds it to
+    /// the buffer of this name
+    #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<SectionArgument>())]
+    section: Vec<SectionArgument>,
+    /// Add a buffer: name=index,size=2G,pages=2m,numa=0,lazy,dump; may be repeated;
+    /// mmap-flags=0x2000 adds flags of mmap(2)
     #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<BufferOptions>())]
     buffer: Vec<BufferOptions>,
     /// Fail when a program gets no buffer: one that is statically linked without the library, has
@@ -42,25 +51,29 @@ impl BufferArguments {
     /// [`Error::Invalid`] if no buffer is requested, or if one has invalid options.
     pub(crate) fn options(&self) -> Result<Vec<BufferOptions>> {
         let mut list = Vec::new();
-        match self.size {
-            Some(Bytes(size)) => {
-                let mut options = BufferOptions::new(size).pages(self.pages.unwrap_or_default());
-                (options.lazy, options.dump) = (self.lazy, self.dump);
-                list.push(options);
+        let default = |named: &str| named == DEFAULT_NAME;
+        let in_sections = self.section.iter().any(|section| default(&section.buffer))
+            && !self.buffer.iter().any(|buffer| default(&buffer.name));
+        let settings = self.pages.is_some() || self.lazy || self.dump || self.numa.is_some();
+        if self.size.is_some() || in_sections {
+            let size = self.size.map_or(0, |size| size.0);
+            if self.size.is_some() && size == 0 {
+                return Err(Error::Invalid { what: "size 0: a buffer has at least one byte".into() });
             }
-            None if self.buffer.is_empty() => {
-                return Err(Error::Invalid {
-                    what: "no buffer is requested: add --size 2G or --buffer name=x,size=2G".into(),
-                });
-            }
-            None if self.pages.is_some() || self.lazy || self.dump => {
-                return Err(Error::Invalid {
-                    what: "--pages, --lazy and --dump require --size; write --buffer name=x,size=2G,pages=2m,lazy,dump instead".into(),
-                });
-            }
-            None => {}
+            let mut options = BufferOptions::new(size).pages(self.pages.unwrap_or_default());
+            (options.lazy, options.dump, options.numa) = (self.lazy, self.dump, self.numa.clone());
+            list.push(options);
+        } else if self.buffer.is_empty() {
+            return Err(Error::Invalid {
+                what: "no buffer is requested: add --size 2G or --buffer name=x,size=2G".into(),
+            });
+        } else if settings {
+            return Err(Error::Invalid {
+                what: "--pages, --numa, --lazy and --dump require --size; write --buffer name=x,size=2G,pages=2m,numa=0,lazy,dump instead".into(),
+            });
         }
         list.extend(self.buffer.iter().cloned());
+        add_sections(&mut list, self.section.iter().cloned())?;
         check_all(&list)?;
         Ok(list)
     }

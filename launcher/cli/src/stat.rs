@@ -8,6 +8,7 @@ mod control;
 mod json;
 mod report;
 mod scan;
+mod sections;
 mod table;
 
 use std::io::Write;

@@ -31,9 +31,15 @@ pub(super) fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Erro
         source: io::Error::from_raw_os_error(errno),
     };
     match (errno, pages) {
-        // MADV_COLLAPSE returns EBUSY if a memory cgroup has no room for the huge page.
-        (libc::EBUSY, Pages::Transparent) if space::available(&memory::tightest_limit()) < EXTENT => {
+        // MADV_COLLAPSE returns EBUSY if a memory cgroup has no room for the huge page, and ENOMEM
+        // if the kernel has no free huge page.
+        (libc::EBUSY | libc::ENOMEM, Pages::Transparent)
+            if space::available(&memory::tightest_limit()) < EXTENT =>
+        {
             no_space(&memory::tightest_limit())
+        }
+        (libc::ENOMEM, Pages::Transparent) => {
+            Error::Unsupported { what: "pages thp".into(), why: no_huge_page(&process::host_name()) }
         }
         (libc::EINVAL | libc::EAGAIN | libc::EBUSY, Pages::Transparent) => Error::Unsupported {
             what: "pages thp".into(),
@@ -56,6 +62,14 @@ pub(super) fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Erro
         (NO_ADDRESSES, _) => space::check_address_space(length).err().unwrap_or(other),
         _ => other,
     }
+}
+
+/// Describes free memory in which there is no free huge page, with the remedy.
+pub(super) fn no_huge_page(place: &str) -> String {
+    format!(
+        "the free memory of {place} is in parts that are smaller than a huge page: let the kernel join them (root: echo 1 > \
+         /proc/sys/vm/compact_memory), or use --pages auto, which uses the pages that are available and reports their kind"
+    )
 }
 
 /// Makes the error for a worker that a signal has ended for another reason than memory.

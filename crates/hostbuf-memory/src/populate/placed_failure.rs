@@ -5,8 +5,8 @@ use std::io;
 use hostbuf_os::{Bytes, NodeId, node_memory, process};
 
 use crate::error::{Error, NoSpace};
-use crate::pages::Pages;
-use crate::populate::failure::worker_ended;
+use crate::pages::{EXTENT, Pages};
+use crate::populate::failure::{no_huge_page, worker_ended};
 use crate::populate::work::WorkerFailure;
 
 /// The reason why the pages of a node are not allocated there.
@@ -82,6 +82,10 @@ impl NodeDemand {
                         source(errno)
                     ),
                 },
+                (libc::ENOMEM, Pages::Transparent) if self.free() >= EXTENT => Error::Unsupported {
+                    what: format!("pages thp on node {node}"),
+                    why: no_huge_page(&format!("node {node} of {host}")),
+                },
                 (libc::ENOMEM | libc::EFAULT | libc::ENOSPC, _) => self.no_space(&source(errno).to_string()),
                 _ => Error::Os {
                     doing: format!("populating {} on node {node} of {host}", Bytes(self.requested)),
@@ -91,18 +95,25 @@ impl NodeDemand {
         }
     }
 
+    /// Returns the free bytes of the node for this kind of pages.
+    fn free(&self) -> u64 {
+        match self.pages {
+            Pages::Huge2M | Pages::Huge1G => node_memory::free_in_pool(self.node, self.pages.size()),
+            _ => node_memory::available(self.node).unwrap_or(0),
+        }
+    }
+
     /// Makes the error for a node without enough free memory, which `symptom` has shown.
     fn no_space(&self, symptom: &str) -> Error {
         let NodeDemand { node, requested, taken, pages } = *self;
-        let (free, memory) = match pages {
-            Pages::Huge2M | Pages::Huge1G => (
-                node_memory::free_in_pool(node, pages.size()),
-                format!("node {node}'s reserved pool of pages of {}", Bytes(pages.size())),
-            ),
-            _ => (node_memory::available(node).unwrap_or(0), format!("the free memory of node {node}")),
+        let memory = match pages {
+            Pages::Huge2M | Pages::Huge1G => {
+                format!("node {node}'s reserved pool of pages of {}", Bytes(pages.size()))
+            }
+            _ => format!("the free memory of node {node}"),
         };
         // The pages allocated so far were available.
-        let available = free.saturating_add(taken).min(requested.saturating_sub(1));
+        let available = self.free().saturating_add(taken).min(requested.saturating_sub(1));
         Error::NoSpace(NoSpace {
             host: process::host_name(),
             requested,
@@ -135,11 +146,7 @@ mod tests {
                 WorkerFailure::Errno(libc::EINVAL).into(),
                 ["pages thp on node 3", "--pages auto"],
             ),
-            (
-                Pages::Transparent,
-                WorkerFailure::Errno(libc::ENOMEM).into(),
-                ["free memory of node 3", "try again"],
-            ),
+            (Pages::Small, WorkerFailure::Errno(libc::ENOMEM).into(), ["free memory of node 3", "try again"]),
             (
                 Pages::Huge2M,
                 WorkerFailure::Errno(libc::EFAULT).into(),

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::report::{Buffer, BufferRegistration, Job, Member, share, touched, user};
 use super::scan::Area;
+use super::sections;
 
 /// Returns the report as JSON. Sizes are in bytes, addresses are hexadecimal text; `null` stands
 /// for a value that could not be read.
@@ -39,11 +40,12 @@ fn job_json(job: &Job) -> Value {
         "registrations_not_listed": job.unlisted(),
         "ranks": members(&job.ranks),
         "agents": members(&job.agents),
-        "buffers": job.buffers.iter().map(|b| buffer_json(job, b)).collect::<Vec<_>>(),
+        "buffers": job.buffers.iter().enumerate().map(|(i, b)| buffer_json(job, i, b)).collect::<Vec<_>>(),
     })
 }
 
-fn buffer_json(job: &Job, buffer: &Buffer) -> Value {
+fn buffer_json(job: &Job, index: usize, buffer: &Buffer) -> Value {
+    let identity = job.control.as_ref().ok().map(|snapshot| &snapshot.identity);
     let state = buffer.state.as_ref();
     let sharers = buffer.areas.iter().filter(|(_, a)| a.shared_hugetlb > 0).count().max(1) as u64;
     let mappings = |(pid, a): &(i32, Area)| {
@@ -77,6 +79,7 @@ fn buffer_json(job: &Job, buffer: &Buffer) -> Value {
         "rss_bytes": buffer.rss(),
         "private_copies": ranks,
         "private_copies_bytes": one.saturating_mul(ranks as u64),
+        "sections": identity.map_or_else(Vec::new, |identity| sections::json(identity, index)),
         "mappings": buffer.areas.iter().map(mappings).collect::<Vec<_>>(),
         "registrations": buffer.registrations.iter().map(registration_json).collect::<Vec<_>>(),
     })

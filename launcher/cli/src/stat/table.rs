@@ -9,6 +9,7 @@ use hostbuf_os::process;
 use crate::columns::align;
 
 use super::report::{Buffer, BufferRegistration, Job, Member, user};
+use super::sections;
 
 /// Formats all jobs, or one line if there is none.
 pub fn text(jobs: &[Job]) -> String {
@@ -33,6 +34,10 @@ fn job(job: &Job) -> String {
         writeln!(text, "  ! {problem}").expect("to memory");
     }
     text.push_str(&align(&rows(job)));
+    let sections = job.control.as_ref().map_or_else(|_| Vec::new(), |s| sections::rows(&s.identity));
+    if !sections.is_empty() {
+        text.push_str(&align(&sections));
+    }
     let registered = registered(job);
     if !registered.is_empty() {
         text.push_str(&align(&registered));
