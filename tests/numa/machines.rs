@@ -2,24 +2,26 @@
 //! these machines rather than boot their own.
 
 use crate::machine::NumaMachine;
-use crate::{layout, memory};
+use crate::{layout, memory, placement};
 
 #[test]
 fn two_nodes() {
-    let machine = NumaMachine::new("two").huge(&[2, 5]);
-    machine.run(&[layout::check(&machine)]);
+    let machine = NumaMachine::new("two").huge(&[8, 8]);
+    let mut checks = vec![layout::check(&machine), placement::check()];
+    checks.extend(placement::jobs());
+    machine.run(&checks);
 }
 
 #[test]
 fn two_nodes_with_a_newer_kernel() {
-    let machine = NumaMachine::new("two").kernel("6.12").huge(&[2, 2]);
-    machine.run(&[layout::check(&machine), memory::check()]);
+    let machine = NumaMachine::new("two").kernel("6.12").huge(&[8, 9]);
+    machine.run(&[layout::check(&machine), memory::check(), placement::check()]);
 }
 
 #[test]
 fn four_nodes() {
-    let machine = NumaMachine::new("four").huge(&[4, 3, 0, 2]);
-    machine.run(&[layout::check(&machine), memory::check()]);
+    let machine = NumaMachine::new("four").huge(&[8, 9, 8, 8]);
+    machine.run(&[layout::check(&machine), memory::check(), placement::check()]);
 }
 
 #[test]

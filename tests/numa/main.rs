@@ -6,4 +6,5 @@ mod layout;
 mod machine;
 mod machines;
 mod memory;
+mod placement;
 mod script;

@@ -6,5 +6,6 @@
 pub mod bound_memory;
 pub mod cpuset_cgroup;
 pub mod file_pages;
+pub mod fragmented_node;
 pub mod page_nodes;
 pub mod sys_node;

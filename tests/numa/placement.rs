@@ -1,0 +1,125 @@
+//! The nodes of the pages of buffers, and placements that cannot be had. The checks of the pages
+//! are in tests/programs/src/bin/numa_placement; the errors are those of whole jobs.
+
+use hostbuf_tests::{CommandOutput, hostbuf};
+
+use crate::machine::{GuestCheck, all_ok, command_line};
+
+const CHECKS: [&str; 7] = [
+    "small-pages",
+    "transparent-pages",
+    "pool-pages",
+    "sections",
+    "automatic-pages",
+    "collapse-refused",
+    "node-filled-meanwhile",
+];
+
+/// Returns the check of all pages, for a machine with eight huge pages on each node.
+pub fn check() -> GuestCheck {
+    GuestCheck {
+        name: "placement",
+        command: command_line("numa_placement", &[]),
+        check: |output| all_ok(output, &CHECKS),
+    }
+}
+
+/// Returns the checks of jobs whose placement this machine cannot provide, and of one that it can.
+/// Its nodes are 0 and 1, each with eight huge pages.
+pub fn jobs() -> Vec<GuestCheck> {
+    let job = |limits: &str, options: &str, program: &str| {
+        let limits = if limits.is_empty() {
+            String::new()
+        } else {
+            command_line("numa_limits", &[limits.into(), "--".into()])
+        };
+        format!("{limits} '{}' run --launcher local -n 2 {options} -- {program}", hostbuf().display())
+    };
+    vec![
+        GuestCheck {
+            name: "absent-node",
+            command: job("", "--size 8M --numa 5", "echo ran"),
+            check: |output| {
+                refused(output, 82, &["memory on node 5", "numa-vm has the nodes 0, 1", "hostbuf topology"])
+            },
+        },
+        GuestCheck {
+            name: "full-node",
+            command: job("full 1 16", "--size 64M --numa 1", "echo ran"),
+            check: |output| {
+                refused(
+                    output,
+                    83,
+                    &["64 MiB requested", "the free memory of node 1", "free: node 0 ", "request less"],
+                )
+            },
+        },
+        GuestCheck {
+            name: "full-node-of-a-section",
+            command: job(
+                "full 1 16",
+                "--section name=a,size=8M,numa=0 --section name=b,size=64M,numa=interleave",
+                "echo ran",
+            ),
+            check: |output| refused(output, 83, &["32 MiB requested", "the free memory of node 1"]),
+        },
+        GuestCheck {
+            name: "short-pool",
+            command: job("", "--size 20M --pages 2m --numa interleave:0,1/1,9", "echo ran"),
+            check: |output| {
+                refused(
+                    output,
+                    83,
+                    &["node 1's reserved pool of pages of 2 MiB", "18 MiB requested", "node1/hugepages"],
+                )
+            },
+        },
+        GuestCheck {
+            name: "cpuset",
+            command: job("nodes 0", "--size 8M --numa 1", "echo ran"),
+            check: |output| refused(output, 82, &["cpuset", "allows only node 0"]),
+        },
+        GuestCheck {
+            name: "interleaving-in-a-cpuset",
+            command: job("nodes 0", "--size 8M --numa interleave", "echo ran"),
+            check: |output| passed(output, &["ran", "ran"]),
+        },
+        GuestCheck {
+            name: "stat",
+            command: job(
+                "",
+                "--quiet --section name=grid,size=8M,numa=1 --section name=halo,size=4M,numa=interleave",
+                &format!("bash -c '[[ $HOSTBUF_LOCAL_RANK == 1 ]] || \"{}\" stat'", hostbuf().display()),
+            ),
+            check: |output| {
+                let rows =
+                    [["grid", "1", "1", "8 MiB", "8 MiB"], ["halo", "interleave", "0", "2 MiB", "2 MiB"]];
+                let found = rows
+                    .iter()
+                    .all(|row| output.stdout.lines().any(|line| row.iter().all(|cell| line.contains(cell))));
+                if found { Ok(()) } else { Err(output.stdout.clone()) }
+            },
+        },
+    ]
+}
+
+/// Requires a job that has not run, with one line that contains these words.
+fn refused(output: &CommandOutput, status: i32, words: &[&str]) -> Result<(), String> {
+    let lines: Vec<&str> = output.stdout.lines().filter(|line| !line.is_empty()).collect();
+    let well = lines.len() == 1 && words.iter().all(|word| lines[0].contains(word));
+    if well && output.status == status {
+        Ok(())
+    } else {
+        Err(format!("status {}, {lines:#?}", output.status))
+    }
+}
+
+/// Requires a job that has printed these lines.
+fn passed(output: &CommandOutput, wanted: &[&str]) -> Result<(), String> {
+    let lines: Vec<&str> = output.stdout.lines().filter(|line| !line.is_empty()).collect();
+    if lines == wanted && output.status == 0 {
+        Ok(())
+    } else {
+        Err(format!("status {}, {lines:#?}", output.status))
+    }
+}

@@ -1,0 +1,24 @@
+//! Checks where the pages of buffers are, in a machine of `scripts/numa-vm` with at least two nodes
+//! that have memory and eight free huge pages each. It prints one line for each check.
+
+mod faults;
+mod matrix;
+
+use hostbuf_programs::checks::{Outcome, report};
+
+fn main() {
+    let checks = [
+        ("small-pages", (|| matrix::on(hostbuf::Pages::Small)) as fn() -> Outcome),
+        ("transparent-pages", || matrix::on(hostbuf::Pages::Transparent)),
+        ("pool-pages", || matrix::on(hostbuf::Pages::Huge2M)),
+        ("sections", matrix::sections),
+        ("automatic-pages", matrix::automatic),
+        ("collapse-refused", faults::collapse_refused),
+        ("node-filled-meanwhile", faults::node_filled_meanwhile),
+    ];
+    let only = std::env::args().nth(1);
+    let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
+    let selected = checks.into_iter().filter(|(name, _)| wanted(name));
+    let failed = selected.filter(|(name, check)| !report(name, &check())).count();
+    std::process::exit(i32::from(failed > 0))
+}
