@@ -3,11 +3,12 @@
 
 use crate::machine::{GuestCheck, all_ok, command_line};
 
-const CHECKS: [&str; 8] = [
+const CHECKS: [&str; 9] = [
     "private-pages",
     "file-pages",
     "holes",
     "allocated-pages",
+    "collapsed-pages",
     "pool-pages",
     "other-process",
     "full-node",

@@ -13,6 +13,9 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonym
 
 use crate::numa::sys_node;
 
+/// From Linux 6.1 on; libc lacks it.
+const MADV_COLLAPSE: i32 = 25;
+
 /// A mapping that this process can read and write.
 pub struct BoundMemory {
     base: NonNull<c_void>,
@@ -29,13 +32,33 @@ impl BoundMemory {
         Ok(BoundMemory { base: base.map_err(|error| format!("mmap: {error}"))?, length })
     }
 
-    /// Maps the first `length` bytes of a file. `length` must not be 0.
+    /// Maps the first `length` bytes of a file, at an address that is aligned for huge pages.
+    /// `length` must not be 0.
     pub fn shared(file: &impl AsFd, length: usize) -> Result<BoundMemory, String> {
-        let length = NonZeroUsize::new(length).ok_or("no bytes")?;
-        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let reserved = BoundMemory::private(length + sys_node::HUGE_PAGE)?;
+        let begin = reserved.address().next_multiple_of(sys_node::HUGE_PAGE);
+        let (address, length) = (NonZeroUsize::new(begin), NonZeroUsize::new(length).ok_or("no bytes")?);
+        // Another thread may map something there before the next call, which then fails.
+        drop(reserved);
+        let (access, flags) = (
+            ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+            MapFlags::MAP_SHARED | MapFlags::MAP_FIXED_NOREPLACE,
+        );
         // SAFETY: a new mapping, to which nothing refers.
-        let base = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, file, 0) };
+        let base = unsafe { mmap(address, length, access, flags, file, 0) };
         Ok(BoundMemory { base: base.map_err(|error| format!("mmap: {error}"))?, length })
+    }
+
+    /// Makes huge pages of the memory, by MADV_COLLAPSE. The first page of each must exist.
+    pub fn collapse(&self) -> Result<(), String> {
+        for offset in (0..self.length.get()).step_by(sys_node::HUGE_PAGE) {
+            // Linux 6.1 returns EINVAL if the mapping has no page table there.
+            // SAFETY: inside the own mapping.
+            unsafe { self.base.byte_add(offset).cast::<u8>().read_volatile() };
+        }
+        // SAFETY: the own mapping, whose contents stay.
+        let result = unsafe { libc::madvise(self.base.as_ptr(), self.length.get(), MADV_COLLAPSE) };
+        Errno::result(result).map(drop).map_err(|error| format!("MADV_COLLAPSE: {error}"))
     }
 
     pub fn address(&self) -> usize {

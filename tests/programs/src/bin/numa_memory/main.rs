@@ -21,6 +21,7 @@ fn main() -> Result<(), String> {
         ("file-pages", pages::of_file),
         ("holes", pages::holes),
         ("allocated-pages", pages::allocated),
+        ("collapsed-pages", pages::collapsed),
         ("pool-pages", pages::of_pool),
         ("other-process", pages::of_other_process),
         ("full-node", limits::full_node),

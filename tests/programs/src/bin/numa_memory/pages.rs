@@ -110,6 +110,25 @@ pub fn allocated() -> Outcome {
     Ok(describe(&count_by_node(&found)))
 }
 
+/// Checks transparent huge pages, each made from one small page by MADV_COLLAPSE: it takes the node
+/// of that page.
+pub fn collapsed() -> Outcome {
+    const EXTENTS: usize = 6;
+    let file = memory_file(EXTENTS * HUGE_PAGE, MFdFlags::empty())?;
+    let nodes = with_memory()?;
+    let order = || nodes.iter().copied().cycle().take(EXTENTS);
+    let memory = BoundMemory::shared(&file, EXTENTS * HUGE_PAGE)?;
+    for (extent, node) in order().enumerate() {
+        memory.take(extent * HUGE_PAGE, PAGE, node)?;
+    }
+    // Binding has split that mapping, and a huge page must lie in one.
+    drop(memory);
+    BoundMemory::shared(&file, EXTENTS * HUGE_PAGE)?.collapse()?;
+    let found = file_page_nodes(&file, PAGE).map_err(text)?;
+    let wanted: Vec<_> = order().flat_map(|node| std::iter::repeat_n(Some(node), HUGE_PAGE / PAGE)).collect();
+    compare(&found, &wanted)
+}
+
 /// Checks pages of the pools, and that each is taken from the pool of its node.
 pub fn of_pool() -> Outcome {
     let nodes = with_memory()?;
