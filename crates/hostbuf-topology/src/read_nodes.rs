@@ -145,7 +145,7 @@ mod tests {
     fn two_nodes() -> MemoryTree {
         MemoryTree::new()
             .file("sys/devices/system/cpu/online", "0-6\n")
-            .file("sys/devices/system/node/node0/cpulist", "0-3\n")
+            .file("sys/devices/system/node/node0/cpulist", "0-3\n\0")
             .file(
                 "sys/devices/system/node/node0/meminfo",
                 "Node 0 MemTotal:  2048 kB\nNode 0 MemFree: 1024 kB\n",

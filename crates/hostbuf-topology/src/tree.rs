@@ -100,10 +100,11 @@ impl<'a> TreeReader<'a> {
         Some(at)
     }
 
-    /// Returns the text of a file without white space at its ends.
+    /// Returns the text of a file without white space at its ends. Old kernels write a zero byte
+    /// behind lists of CPUs.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
         let text = self.tree.read(&self.resolve(path)?)?;
-        Some(text.trim().to_owned())
+        Some(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
     }
 
     /// Returns the value of a file that contains one.
