@@ -32,6 +32,7 @@ mod slurm;
 mod space;
 mod stack_limit;
 mod start_timeout;
+mod topology;
 mod untrusted_clients;
 mod without_buffer;
 mod without_launcher;

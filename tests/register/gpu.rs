@@ -5,6 +5,7 @@
 mod before_main;
 mod copies;
 mod figures;
+mod topology;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "this crate is not published")]
 
 pub mod checks;
+pub mod lstopo;
 pub mod memory;
 pub mod numa;
 pub mod registered;

@@ -1,0 +1,185 @@
+//! The topology of recorded trees and of this host, compared with hwloc's `lstopo`, and the command
+//! that prints it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hostbuf_programs::lstopo;
+use hostbuf_tests::{CommandOutput, Scratch, have, hostbuf, program, root};
+use hostbuf_topology::{NodeId, Topology};
+use serde_json::Value;
+
+/// Two sockets, InfiniBand, NVMe, persistent memory.
+const TWO_SOCKETS: &str = "32em64t-2n8c+dax+nvme+mic+dimms";
+
+/// Returns the names of the recorded trees.
+fn trees() -> Vec<String> {
+    let entries = fs::read_dir(root().join("tests/fixtures/topology")).expect("the folder exists");
+    let names = entries.map(|entry| entry.expect("readable").file_name().into_string().expect("UTF-8"));
+    let mut names: Vec<String> =
+        names.filter_map(|name| name.strip_suffix(".tar.bz2").map(str::to_owned)).collect();
+    names.sort();
+    names
+}
+
+/// Returns true if the recorded trees can be unpacked here.
+fn can_unpack() -> bool {
+    have("tar") && have("bzip2")
+}
+
+/// Unpacks a recorded tree, and returns the folder that contains `sys`.
+fn unpack(name: &str, scratch: &Scratch) -> PathBuf {
+    let archive = root().join(format!("tests/fixtures/topology/{name}.tar.bz2"));
+    let folder = scratch.0.join(name);
+    fs::create_dir(&folder).expect("a new folder");
+    CommandOutput::of(Command::new("tar").arg("xjf").arg(&archive).arg("-C").arg(&folder)).ok();
+    let mut entries = fs::read_dir(&folder).expect("readable");
+    entries.next().expect("an archive has one folder").expect("readable").path()
+}
+
+fn topology_command(arguments: &[&str], folder: Option<(&str, &Path)>) -> CommandOutput {
+    let mut command = Command::new(hostbuf());
+    command.arg("topology").args(arguments);
+    if let Some((option, folder)) = folder {
+        command.arg(option).arg(folder);
+    }
+    CommandOutput::of(&mut command)
+}
+
+fn json(output: &CommandOutput) -> Value {
+    serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
+}
+
+#[test]
+fn recorded_trees_are_read_as_lstopo_reads_them() {
+    if !can_unpack() || !have(lstopo::LSTOPO) {
+        return;
+    }
+    let scratch = Scratch::new("topology-lstopo");
+    let trees = trees();
+    assert!(trees.len() >= 4, "{trees:?}");
+    let compared = trees.iter().map(|name| {
+        let tree = unpack(name, &scratch);
+        let topology = Topology::recorded(&tree).expect("a tree");
+        (name, lstopo::compare(&topology, &lstopo::xml(&tree).expect("lstopo reads it")).expect("XML"))
+    });
+    let different: Vec<_> = compared.filter(|(_, differences)| !differences.is_empty()).collect();
+    assert!(different.is_empty(), "{different:#?}");
+}
+
+#[test]
+fn this_host_is_read_as_lstopo_reads_it() {
+    if !have(lstopo::LSTOPO) {
+        return;
+    }
+    let output = CommandOutput::of(&mut Command::new(program("topology_like_lstopo"))).ok();
+    assert_eq!(output.stdout, "");
+}
+
+#[test]
+fn the_comparison_finds_differences() {
+    if !can_unpack() || !have(lstopo::LSTOPO) {
+        return;
+    }
+    let scratch = Scratch::new("topology-differences");
+    let tree = unpack(TWO_SOCKETS, &scratch);
+    let topology = Topology::recorded(&tree).expect("a tree");
+    let xml = lstopo::xml(&tree).expect("lstopo reads it");
+    for (text, other, expected) in [
+        ("os_index=\"1\" cpuset=\"0x0000ff00\"", "os_index=\"1\" cpuset=\"0x00007f00\"", "node 1: CPUs"),
+        ("local_memory=\"17179869184\"", "local_memory=\"17179869185\"", "node 1: memory"),
+        (">10 21 21 10 ", ">10 21 22 10 ", "node 1: distances"),
+        ("name=\"mlx4_0\"", "name=\"mlx4_1\"", "devices"),
+        ("pci_busid=\"0000:00:01.1\"", "pci_busid=\"0000:00:01.0\"", "eth0: PCI parents"),
+        ("pci_busid=\"0000:82:00.0\"", "pci_busid=\"0000:82:00.1\"", "ib0: PCI address"),
+        ("pci_type=\"0300 ", "pci_type=\"0200 ", "number of display controllers"),
+    ] {
+        assert!(xml.contains(text), "{text}");
+        let differences = lstopo::compare(&topology, &xml.replace(text, other)).expect("XML");
+        assert!(
+            differences.iter().any(|difference| difference.starts_with(expected)),
+            "{expected}: {differences:?}"
+        );
+    }
+}
+
+#[test]
+fn the_command_prints_a_recorded_tree() {
+    if !can_unpack() {
+        return;
+    }
+    let scratch = Scratch::new("topology-command");
+    let tree = unpack(TWO_SOCKETS, &scratch);
+    let text = topology_command(&[], Some(("--root", &tree))).ok().stdout;
+    let lines: Vec<String> =
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for line in [
+        "1 8-15 16 GiB 13.0 GiB 0 of 0 x 2 MiB 21 10",
+        "mlx4_0 nic 0000:82:00.0 1 down ib0",
+        "eth0 eth1 mlx4_0",
+        "eth0 X PIX SYS",
+        "nvme0n1 PHB PHB SYS",
+        "pmem1 SYS SYS NODE",
+    ] {
+        assert!(lines.iter().any(|found| found == line), "{line}: {text}");
+    }
+    let json = json(&topology_command(&["--json"], Some(("--root", &tree))).ok());
+    assert_eq!(json["nodes"][1]["cpus"], "8-15");
+    assert_eq!(json["nodes"][0]["distances"][1]["distance"], 21);
+    let devices = json["devices"].as_array().expect("a list");
+    let nvme = devices.iter().find(|device| device["name"] == "nvme0n1").expect("the drive");
+    assert_eq!(
+        (&nvme["kind"], &nvme["node"], &nvme["node_assumed"]),
+        (&"storage".into(), &0.into(), &false.into())
+    );
+    assert_eq!(json["paths"].as_array().expect("a list").len(), devices.len() * (devices.len() - 1) / 2);
+    let is_pair = |path: &&Value| path["from"] == "eth0" && path["to"] == "nvme0n1";
+    let path = json["paths"].as_array().expect("a list").iter().find(is_pair).expect("the pair");
+    assert_eq!((&path["type"], &path["assumed"]), (&"PHB".into(), &false.into()));
+}
+
+#[test]
+fn a_recorded_host_is_the_host() {
+    let scratch = Scratch::new("topology-record");
+    let folder = scratch.0.join("tree");
+    let without_host = |output: CommandOutput| {
+        let mut json = json(&output);
+        json["host"].take();
+        json
+    };
+    let recorded = without_host(topology_command(&["--json"], Some(("--record", &folder))).ok());
+    assert_eq!(without_host(topology_command(&["--json"], Some(("--root", &folder))).ok()), recorded);
+    let again = topology_command(&[], Some(("--record", &folder)));
+    assert_eq!(again.status, 2);
+    assert!(
+        again.stderr.contains("already contains a folder sys: give a new or empty folder"),
+        "{}",
+        again.stderr
+    );
+    let none = topology_command(&[], Some(("--root", &scratch.0)));
+    assert_eq!((none.status, none.stderr.lines().count()), (2, 1));
+    assert!(none.stderr.contains("is no recorded topology: it has no folder sys"), "{}", none.stderr);
+}
+
+#[test]
+fn a_host_in_a_tree_without_links_or_numbers_answers() {
+    let scratch = Scratch::new("topology-hostile");
+    let tree = scratch.0.join("tree");
+    let nodes = tree.join("sys/devices/system/node/node0");
+    fs::create_dir_all(&nodes).expect("a new folder");
+    fs::create_dir_all(tree.join("sys/class/net")).expect("a new folder");
+    // A link out of the tree leads nowhere, a FIFO is not opened, and a device without an end is
+    // no file.
+    std::os::unix::fs::symlink("/proc/cpuinfo", nodes.join("meminfo")).expect("a new link");
+    std::os::unix::fs::symlink("../../../../../../../../../etc/passwd", nodes.join("distance"))
+        .expect("a new link");
+    std::os::unix::fs::symlink("/dev/zero", nodes.join("cpumap")).expect("a new link");
+    std::os::unix::fs::symlink(".", tree.join("sys/class/net/eth0")).expect("a new link");
+    nix::unistd::mkfifo(&nodes.join("cpulist"), nix::sys::stat::Mode::S_IRWXU).expect("a new FIFO");
+    fs::write(tree.join("sys/devices/system/node/online"), vec![0xff; 1 << 20]).expect("a new file");
+    let topology = Topology::recorded(&tree).expect("a tree");
+    let node = topology.node(NodeId(0)).expect("its folder is there");
+    assert_eq!((node.memory(), node.distances(), node.has_cpus()), (None, &[][..], false));
+    topology_command(&[], Some(("--root", &tree))).ok();
+}
