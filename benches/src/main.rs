@@ -31,6 +31,7 @@ mod report;
 mod rows;
 mod sample;
 mod scaling;
+mod topology;
 mod unmapping;
 mod window;
 
@@ -89,6 +90,9 @@ fn main() -> ExitCode {
         }
         ["replicate", key, bytes, repeats, pages] => {
             replicate::compare(key, number(bytes), number(repeats), pages)
+        }
+        ["topology", hostbuf, lstopo, repeats, ref trees @ ..] => {
+            topology::compare(hostbuf, lstopo, number(repeats), trees)
         }
         #[cfg(feature = "rdma")]
         ["rdma", repeats, volume] => rdma::compare(number(repeats), number(volume)),

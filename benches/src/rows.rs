@@ -435,4 +435,6 @@ pub(crate) const ROWS: &[FigureRow] = &[
     ),
     row("cache-munmap-busy", "  a bound thread with every core busy", Seconds, Over, Bar::None),
     row("cache-munmap-busy-asleep", "  of what a thread adds that only reads", Seconds, Over, Bar::None),
+    row("topology-recorded", "hostbuf topology, recorded trees : lstopo", Seconds, Over, AtMost(1.0)),
+    row("topology-host", "hostbuf topology, this host : lstopo", Seconds, Over, AtMost(1.0)),
 ];
