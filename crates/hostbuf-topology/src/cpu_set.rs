@@ -53,8 +53,14 @@ impl CpuSet {
     /// report them.
     #[must_use]
     pub fn of_this_thread() -> CpuSet {
+        CpuSet::of_status("Cpus_allowed_list:")
+    }
+
+    /// Returns the list of the calling thread's status that begins with `name`. Lists of nodes have
+    /// the format of lists of CPUs.
+    pub(crate) fn of_status(name: &str) -> CpuSet {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let list = status.lines().find_map(|line| line.strip_prefix(name));
         list.and_then(|list| list.parse().ok()).unwrap_or_default()
     }
 

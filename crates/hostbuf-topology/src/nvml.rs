@@ -20,7 +20,6 @@ const LINK_LIMIT: u32 = 64;
 ///
 /// # Errors
 /// The reason why NVML does not answer, for a message to the user.
-#[cfg(target_os = "linux")]
 pub(crate) fn report() -> Result<NvmlReport, String> {
     let nvml = Nvml::init().map_err(reason)?;
     let devices: Vec<(u32, Device)> = (0..nvml.device_count().map_err(reason)?)
