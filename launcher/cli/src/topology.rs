@@ -1,6 +1,7 @@
 //! `hostbuf topology`: the NUMA nodes and devices of a host, and the paths between them.
 
 mod json;
+mod restriction;
 mod table;
 
 use std::io::Write as _;
@@ -11,6 +12,7 @@ use clap::ValueHint;
 use hostbuf::ErrorClass;
 use hostbuf_agent::report::end;
 use hostbuf_topology::{RecordedError, Topology};
+pub(crate) use restriction::Restriction;
 
 /// Print the NUMA nodes, GPUs, network cards and drives of this host, and the paths between them.
 ///
@@ -44,10 +46,11 @@ pub fn run(arguments: &TopologyArguments) -> ExitCode {
         Some(root) => root.display().to_string(),
         None => hostbuf_os::process::host_name(),
     };
+    let restriction = arguments.root.is_none().then(|| Restriction::of_this_process(&topology));
     let text = if arguments.json {
-        format!("{:#}\n", json::json(&host, &topology))
+        format!("{:#}\n", json::json(&host, &topology, restriction.as_ref()))
     } else {
-        table::text(&host, &topology)
+        table::text(&host, &topology, restriction.as_ref())
     };
     // Nothing is reported to a reader that has ended.
     let _ = std::io::stdout().write_all(text.as_bytes());

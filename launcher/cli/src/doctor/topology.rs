@@ -4,9 +4,16 @@ use hostbuf::Bytes;
 use hostbuf_topology::{DeviceKind, IoDevice, NumaNode, Topology};
 
 use crate::finding::Finding;
+use crate::topology::Restriction;
 
 pub fn lines() -> Vec<Finding> {
-    findings(&Topology::discover())
+    let topology = Topology::discover();
+    let restriction = Restriction::of_this_process(&topology);
+    let mut lines = findings(&topology);
+    if !restriction.is_none {
+        lines.insert(1, Finding::note("cpuset", restriction.text()));
+    }
+    lines
 }
 
 fn findings(topology: &Topology) -> Vec<Finding> {

@@ -3,12 +3,16 @@
 use hostbuf_topology::{Assumption, IoDevice, NodeHugePages, NumaNode, PathType, Topology};
 use serde_json::{Value, json};
 
+use super::Restriction;
+
 /// Returns the topology as JSON. Sizes are in bytes; `null` stands for an unknown value.
-pub fn json(host: &str, topology: &Topology) -> Value {
+pub fn json(host: &str, topology: &Topology, restriction: Option<&Restriction>) -> Value {
     let devices = topology.devices();
     let pairs = devices.iter().flat_map(|a| devices[a.index().0 + 1..].iter().map(move |b| (a, b)));
     json!({
         "host": host,
+        "allowed_cpus": restriction.map(|allowed| allowed.cpus.to_string()),
+        "allowed_nodes": restriction.map(|allowed| allowed.nodes.iter().map(|node| node.0).collect::<Vec<_>>()),
         "nodes": topology.nodes().iter().map(node).collect::<Vec<_>>(),
         "devices": devices.iter().map(device).collect::<Vec<_>>(),
         "paths": pairs.map(|(a, b)| path(topology, a, b)).collect::<Vec<_>>(),

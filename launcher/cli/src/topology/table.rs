@@ -5,6 +5,7 @@ use std::fmt::Write;
 use hostbuf::Bytes;
 use hostbuf_topology::{DeviceKind, IoDevice, NumaNode, Topology};
 
+use super::Restriction;
 use crate::columns::align;
 
 /// The meaning of the names in the matrix.
@@ -20,8 +21,11 @@ const LEGEND: &str = "
 ";
 
 /// Formats the topology of `host`.
-pub fn text(host: &str, topology: &Topology) -> String {
+pub fn text(host: &str, topology: &Topology, restriction: Option<&Restriction>) -> String {
     let mut text = format!("{host}\n\n{}", align(&nodes(topology)));
+    if let Some(restriction) = restriction.filter(|restriction| !restriction.is_none) {
+        writeln!(text, "\n  {}", restriction.text()).expect("to memory");
+    }
     if !topology.devices().is_empty() {
         write!(text, "\n{}", align(&devices(topology))).expect("to memory");
     }
