@@ -61,13 +61,14 @@ pub struct VisibleGpu {
 pub struct VisibleGpus {
     /// The GPUs.
     pub gpus: Vec<VisibleGpu>,
-    /// True if the numbers of the GPUs are assumed to be in the order of their PCI addresses.
-    /// CUDA's default order is by speed, which only CUDA knows.
+    /// True if the numbers of the GPUs are assumed to be in the order of their PCI addresses, since
+    /// CUDA's default order is by speed, which only CUDA knows; or if a GPU is named twice, which
+    /// is assumed to hide all.
     pub assumed: bool,
 }
 
 /// Returns the GPUs that a process with these variables sees. CUDA reads the list up to the first
-/// entry that names no GPU, and a GPU that is named twice hides all GPUs.
+/// entry that names no GPU. NVIDIA documents no meaning of a GPU that is named twice.
 pub(crate) fn visible_gpus(devices: &[IoDevice], variables: &CudaVariables) -> VisibleGpus {
     let is_cuda =
         |device: &&IoDevice| device.kind == DeviceKind::Gpu && device.vendor == Some(NVIDIA) && device.usable;
@@ -87,7 +88,7 @@ pub(crate) fn visible_gpus(devices: &[IoDevice], variables: &CudaVariables) -> V
         };
         let Some(gpu) = gpu else { break };
         if found.gpus.contains(&gpu) {
-            return VisibleGpus::default();
+            return VisibleGpus { gpus: Vec::new(), assumed: true };
         }
         found.assumed |= is_number && numbers_assumed;
         found.gpus.push(gpu);
@@ -167,8 +168,8 @@ mod tests {
             (Some("NoDevFiles"), pci, ""),
             (Some("1,3,0"), pci, "1"),
             (Some("0,-1,1"), pci, "0"),
-            (Some("1,1"), pci, ""),
-            (Some("1,GPU-aa02"), pci, ""),
+            (Some("1,1"), pci, "?"),
+            (Some("1,GPU-aa02"), pci, "?"),
             (Some("GPU-b,GPU-aa01"), None, "2 0"),
             (Some(" gpu-b"), None, ""),
             (Some("GPU-B , 1"), pci, "2 1"),
