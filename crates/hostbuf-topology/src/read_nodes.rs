@@ -20,7 +20,13 @@ pub(crate) fn online_cpus(reader: &TreeReader) -> Option<CpuSet> {
     let numbers = names.iter().filter_map(|name| number(name, "cpu"));
     // A CPU that cannot be taken offline has no such file.
     let online = |cpu: &u32| reader.text(&format!("{CPUS}/cpu{cpu}/online")).is_none_or(|text| text != "0");
-    let cpus: CpuSet = numbers.filter(online).map(|cpu| cpu as usize).collect();
+    let mut cpus: CpuSet = numbers.filter(online).map(|cpu| cpu as usize).collect();
+    if cpus.is_empty() {
+        // A container may hide all of /sys.
+        let stat = reader.text("proc/stat").unwrap_or_default();
+        let names = stat.lines().filter_map(|line| line.split(' ').next());
+        cpus = names.filter_map(|name| number(name, "cpu")).map(|cpu| cpu as usize).collect();
+    }
     Some(cpus).filter(|cpus| !cpus.is_empty())
 }
 
@@ -204,6 +210,13 @@ mod tests {
         assert!(nodes[0].is_assumed() && nodes[0].has_memory());
         assert_eq!((nodes[0].id(), nodes[0].cpus().to_string().as_str()), (NodeId(0), "0-1"));
         assert_eq!((nodes[0].memory(), nodes[0].huge_pages()[0].size), (Some(16 << 20), 1 << 30));
+    }
+
+    #[test]
+    fn without_sys_the_cpus_are_those_of_proc() {
+        let tree = MemoryTree::new().file("proc/stat", "cpu  1 2 3\ncpu0 1 2 3\ncpu3 1 2 3\nintr 5 6\n");
+        let nodes = nodes(&TreeReader::new(&tree));
+        assert_eq!((nodes.len(), nodes[0].cpus().to_string().as_str()), (1, "0,3"));
     }
 
     #[test]
