@@ -165,6 +165,22 @@ fn a_recorded_host_is_the_host() {
 }
 
 #[test]
+fn a_container_without_sys_has_one_assumed_node() {
+    if !have("bwrap") {
+        return;
+    }
+    let mut command = Command::new("bwrap");
+    command.args(["--dev-bind", "/", "/", "--tmpfs", "/sys"]).arg(hostbuf()).args(["topology", "--json"]);
+    let inside = json(&CommandOutput::of(&mut command).ok());
+    let host = Topology::discover_without_nvml();
+    assert_eq!((&inside["nodes"][0]["assumed"], &inside["nodes"][1]), (&true.into(), &Value::Null));
+    assert_eq!(inside["nodes"][0]["cpus"], host.cpus().to_string());
+    assert!(inside["nodes"][0]["memory_bytes"].as_u64() > Some(0));
+    let remedy = inside["assumptions"][0]["remedy"].as_str().expect("a remedy");
+    assert!(remedy.starts_with("mount /sys in the container"), "{remedy}");
+}
+
+#[test]
 fn a_host_in_a_tree_without_links_or_numbers_answers() {
     let scratch = Scratch::new("topology-hostile");
     let tree = scratch.0.join("tree");
