@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use hostbuf_programs::lstopo;
-use hostbuf_tests::{CommandOutput, Scratch, have, hostbuf, program, root};
+use hostbuf_tests::{CommandOutput, Scratch, fixture, have, hostbuf, program, root};
 use hostbuf_topology::{NodeId, Topology};
 use serde_json::Value;
 
@@ -201,6 +201,37 @@ fn a_container_without_sys_has_one_assumed_node() {
     assert!(inside["nodes"][0]["memory_bytes"].as_u64() > Some(0));
     let remedy = inside["assumptions"][0]["remedy"].as_str().expect("a remedy");
     assert!(remedy.starts_with("mount /sys in the container"), "{remedy}");
+}
+
+#[test]
+fn gpus_and_their_links_are_those_of_the_management_library() {
+    let library = fixture("cc", "fake_nvml.c", &["-shared", "-fPIC"]).expect("a C compiler built this crate");
+    let scratch = Scratch::new("topology-nvml");
+    std::os::unix::fs::symlink(&library, scratch.0.join("libnvidia-ml.so.1")).expect("a new link");
+    let tree = scratch.0.join("tree");
+    let mut command = Command::new(hostbuf());
+    command.args(["topology", "--json", "--record"]).arg(&tree).env("LD_LIBRARY_PATH", &scratch.0);
+    let found = json(&CommandOutput::of(&mut command).ok());
+    let is_fake = |device: &&Value| device["model"] == "Fake GPU";
+    let gpus: Vec<&Value> = found["devices"].as_array().expect("a list").iter().filter(is_fake).collect();
+    let list = |key: &str| gpus.iter().map(|gpu| gpu[key].to_string()).collect::<Vec<_>>().join(" ");
+    assert_eq!(list("name"), r#""GPU0" "GPU1" "GPU2" "GPU3""#);
+    assert_eq!(list("uuid"), r#""GPU-fake-0" "GPU-fake-1" "GPU-fake-2" "GPU-fake-3""#);
+    assert_eq!(list("pci_address"), r#""0000:f0:00.0" "0000:f1:00.0" "0000:f2:00.0" "0000:f3:00.0""#);
+    assert_eq!(list("mig_uuids"), r#"["MIG-fake-0","MIG-fake-1"] [] [] []"#);
+    assert_eq!((&gpus[2]["node"], &gpus[2]["node_assumed"]), (&0.into(), &false.into()));
+    // Two nodes do not state which one is near.
+    assert_eq!(gpus[3]["node_assumed"], true);
+    let links = |path: &Value| match path["nvlinks"].as_u64() {
+        Some(count) => format!("{}-{} {}{count}", path["from"], path["to"], path["type"]).replace('"', ""),
+        None => String::new(),
+    };
+    let mut links: Vec<String> = found["paths"].as_array().expect("a list").iter().map(links).collect();
+    links.retain(|link| !link.is_empty());
+    assert_eq!(links, ["GPU0-GPU1 NV4", "GPU2-GPU3 NV2"]);
+    // The record has the library's answers.
+    let recorded = json(&topology_command(&["--json"], Some(("--root", &tree))).ok());
+    assert_eq!((&recorded["devices"], &recorded["paths"]), (&found["devices"], &found["paths"]));
 }
 
 #[test]
