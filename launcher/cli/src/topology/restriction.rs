@@ -14,7 +14,11 @@ pub(crate) struct Restriction {
 impl Restriction {
     /// Returns the restriction of the calling thread, whose children inherit it.
     pub(crate) fn of_this_process(topology: &Topology) -> Restriction {
-        Restriction::new(topology, CpuSet::of_this_thread(), &NodeId::allowed_to_this_thread())
+        Restriction::new(
+            topology,
+            CpuSet::of_this_thread(),
+            &hostbuf_os::mempolicy::allowed_nodes().unwrap_or_default(),
+        )
     }
 
     /// Returns the restriction to `cpus` and to those of `allowed` that the host has.
