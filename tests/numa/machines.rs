@@ -15,7 +15,12 @@ fn two_nodes() {
 #[test]
 fn two_nodes_with_a_newer_kernel() {
     let machine = NumaMachine::new("two").kernel("6.12").huge(&[8, 9]);
-    machine.run(&[layout::check(&machine), memory::check(), placement::check()]);
+    machine.run(&[
+        layout::check(&machine),
+        memory::check(),
+        placement::check(),
+        placement::balancing_check(),
+    ]);
 }
 
 #[test]

@@ -24,6 +24,16 @@ pub fn check() -> GuestCheck {
     }
 }
 
+/// Returns the check that automatic NUMA balancing does not move placed pages, for a kernel that
+/// moves others.
+pub fn balancing_check() -> GuestCheck {
+    GuestCheck {
+        name: "balancing",
+        command: command_line("numa_placement", &["balancing".to_owned()]),
+        check: |output| all_ok(output, &["balancing"]),
+    }
+}
+
 /// Returns the checks of jobs whose placement this machine cannot provide, and of one that it can.
 /// Its nodes are 0 and 1, each with eight huge pages.
 pub fn jobs() -> Vec<GuestCheck> {

@@ -65,6 +65,29 @@ impl MemoryPolicy {
     }
 }
 
+/// Lets the kernel prefer `nodes` for new pages of a range of a shared file mapping. The policy is
+/// kept with the file, for all processes, and automatic NUMA balancing leaves the pages of the
+/// range where they are. It moves no page.
+///
+/// # Errors
+/// As `mbind(2)`: `EFAULT` for a range that is not mapped; `EINVAL` for several nodes on Linux
+/// before 5.15; `EPERM` if a filter forbids the call.
+#[doc(alias = "mbind")]
+pub fn prefer_for_range(address: usize, length: usize, nodes: &NodeMask) -> io::Result<()> {
+    // MPOL_PREFERRED_MANY of linux/mempolicy.h.
+    const PREFERRED_MANY: i32 = 5;
+    let set = |mode: i32| {
+        // SAFETY: reads MASK_NODES bits of the mask; the policy of a range does not change its
+        // contents.
+        let result = unsafe {
+            libc::syscall(libc::SYS_mbind, address, length, mode, nodes.0.as_ptr(), MASK_NODES + 1, 0)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    let one = nodes.0.iter().map(|word| word.count_ones()).sum::<u32>() == 1;
+    set(if one { libc::MPOL_PREFERRED } else { PREFERRED_MANY })
+}
+
 /// Looks up the nodes of the pages at `addresses`. `nodes[i]` becomes the node of the page at
 /// `addresses[i]`, or a negative errno: `-ENOENT` for a page that this process has not mapped.
 ///

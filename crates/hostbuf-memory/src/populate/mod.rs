@@ -9,6 +9,7 @@
 mod children;
 mod failure;
 mod fork_shared;
+mod keep;
 mod obtained;
 mod placed;
 mod placed_failure;
@@ -117,6 +118,11 @@ pub fn populate(
         let cores = nodes.into_iter().map(|node| (node, node_cores(node))).collect();
         let length = plan.ranges().last().map_or(0, PlannedRange::end);
         let placed = placed::run(task(0, length), plan, &cores, &mut |done| progress(before + done))?;
+        // The pages are where they should be. Kernels that do not know the policy move them rarely.
+        if let Err(errno) = keep::keep_on_nodes(task(0, length), plan) {
+            let error = std::io::Error::from_raw_os_error(errno);
+            tracing::warn!(%error, "automatic NUMA balancing may move placed pages");
+        }
         obtained.huge += placed.huge;
         obtained.on_nodes = placed.on_nodes;
     }
