@@ -23,12 +23,17 @@
 #include <stdint.h>
 /* The initial values of the structures. In an assignment in C:
  * options = (hostbuf_options)HOSTBUF_OPTIONS_INIT; */
-#define HOSTBUF_OPTIONS_INIT {sizeof(hostbuf_options), 0, NULL, HOSTBUF_PAGES_AUTO, 0, 0, {0, 0}}
+#define HOSTBUF_OPTIONS_INIT {sizeof(hostbuf_options), 0, NULL, HOSTBUF_PAGES_AUTO, 0, 0, {0, 0}, NULL, NULL, 0}
+#define HOSTBUF_SECTION_OPTIONS_INIT {sizeof(hostbuf_section_options), NULL, 0, NULL}
 #define HOSTBUF_INFO_INIT {sizeof(hostbuf_info), NULL, 0, NULL, HOSTBUF_PAGES_AUTO, 0, HOSTBUF_EMPTY, 0, 0, 0, 0}
+#define HOSTBUF_SECTION_INFO_INIT {sizeof(hostbuf_section_info), NULL, NULL, 0, 0, NULL, 0, NULL, NULL, NULL}
 #define HOSTBUF_COLLECTIVE_INIT {sizeof(hostbuf_collective), NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 #define HOSTBUF_KEY_INIT {sizeof(hostbuf_key), 0, 0, 0}
 #define HOSTBUF_LEASE_INIT {sizeof(hostbuf_lease), {0, 0, 0, 0, 0, 0}, 0, 0, 0}
 #define HOSTBUF_CACHE_STATS_INIT {sizeof(hostbuf_cache_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* A section of a new buffer, in an array: the name, the size in bytes, and the NUMA nodes or NULL. */
+#define HOSTBUF_SECTION(name, size, numa) {sizeof(hostbuf_section_options), name, size, numa}
 
 
 // The status that a call returns. `hostbuf_message` returns the details.
@@ -214,11 +219,26 @@ typedef struct hostbuf_collective {
                      size_t size);
 } hostbuf_collective;
 
+// A section of a new buffer: a named part whose pages may have a placement of their own. The
+// sections lie one behind another, from the beginning of the buffer on, each on whole pages.
+typedef struct hostbuf_section_options {
+    // The size of this structure: initialize it with `HOSTBUF_SECTION_OPTIONS_INIT` or
+    // `HOSTBUF_SECTION`.
+    size_t struct_size;
+    // The name: at most 31 bytes of letters, digits, `_`, `-` and `.`.
+    const char *name;
+    // The usable size, in bytes. It is rounded up to whole pages.
+    uint64_t size;
+    // The NUMA nodes of the pages, as in `hostbuf_options`; null for those of the buffer.
+    const char *numa;
+} hostbuf_section_options;
+
 // The options of a new buffer. All options except the size have defaults.
 typedef struct hostbuf_options {
     // The size of this structure: initialize it with `HOSTBUF_OPTIONS_INIT`.
     size_t struct_size;
-    // The usable size, in bytes. It is rounded up to whole pages.
+    // The usable size, in bytes. It is rounded up to whole pages. With 0 it is the sum of the
+    // sections.
     uint64_t size;
     // The name: at most 31 bytes of letters, digits, `_`, `-` and `.`; null for "default".
     const char *name;
@@ -231,6 +251,15 @@ typedef struct hostbuf_options {
     uint8_t dump;
     // Bytes for later versions, which must be 0.
     uint8_t reserved[2];
+    // The NUMA nodes of the pages: one node (`0`); several nodes (`0,2-3`), each of which is used
+    // when the memory of those before it is used up; or nodes in turn (`interleave`,
+    // `interleave:0,1`, with weights `interleave:0,1/3,1`). Null leaves each page on the node of
+    // the thread that allocates it. A lazy buffer has no placement.
+    const char *numa;
+    // The sections, an array of `section_count`, from the beginning of the buffer on.
+    const struct hostbuf_section_options *sections;
+    // The number of sections, at most 250.
+    size_t section_count;
 } hostbuf_options;
 
 // The properties and the state of a buffer.
@@ -258,6 +287,30 @@ typedef struct hostbuf_info {
     // The number of hosts of the job; 0 if the hosts do not know each other.
     uint32_t hosts;
 } hostbuf_info;
+
+// A section of a buffer. Its texts and arrays are valid as long as the buffer.
+typedef struct hostbuf_section_info {
+    // The size of this structure: initialize it with `HOSTBUF_SECTION_INFO_INIT`.
+    size_t struct_size;
+    // The name, empty for the part of a buffer that is in no section.
+    const char *name;
+    // The address of the first byte, the same in every rank of every host.
+    void *address;
+    // The offset from the beginning of the buffer, in bytes.
+    size_t offset;
+    // The usable size, in bytes: the requested one, rounded up to whole pages.
+    size_t size;
+    // The requested placement, or null if there is none.
+    const char *numa;
+    // The number of NUMA nodes in the arrays below; 0 without a placement.
+    size_t node_count;
+    // The nodes.
+    const uint32_t *nodes;
+    // The number of bytes that the placement requests on each node.
+    const uint64_t *requested;
+    // The number of bytes that were verified to be on each node.
+    const uint64_t *obtained;
+} hostbuf_section_info;
 
 // A function that fills a buffer. It returns a pointer into the buffer, the root object that all
 // ranks get, or null if it failed. It must not throw exceptions or call `longjmp`.
@@ -414,6 +467,21 @@ enum hostbuf_status hostbuf_replicate(const struct hostbuf_buffer *buffer,
 enum hostbuf_status hostbuf_freeze(const struct hostbuf_buffer *buffer,
                                    const struct hostbuf_collective *group,
                                    enum hostbuf_proof *proof);
+
+// Returns the number of sections of a buffer, or 0 for a null buffer. If a buffer has sections or
+// a placement, the rest of its memory, if any, is a last section with an empty name.
+size_t hostbuf_section_count(const struct hostbuf_buffer *buffer);
+
+// Writes the section number `index` of a buffer to `to`. The sections are numbered from 0, in the
+// order of their addresses.
+enum hostbuf_status hostbuf_section_at(const struct hostbuf_buffer *buffer,
+                                       size_t index,
+                                       struct hostbuf_section_info *to);
+
+// Writes the section `name` of a buffer to `to`.
+enum hostbuf_status hostbuf_section(const struct hostbuf_buffer *buffer,
+                                    const char *name,
+                                    struct hostbuf_section_info *to);
 
 // Fills the buffer by `fill(arena, argument)` in the first rank of this host that calls; the
 // other ranks wait. All ranks get the returned object in `root`, which may be null. If the process

@@ -34,14 +34,34 @@ module hostbuf
     ! program was compiled with. Leave struct_size as it is.
 
     ! The options of a new buffer. All options except the size have defaults.
+    ! hostbuf_allocate_placed takes the name, the NUMA nodes and the sections as texts of Fortran.
     type, bind(c) :: hostbuf_options
-        integer(c_size_t)  :: struct_size = 32
+        integer(c_size_t)  :: struct_size = 56
         integer(c_int64_t) :: size = 0
         type(c_ptr)        :: name = c_null_ptr
         integer(c_int32_t) :: pages = HOSTBUF_PAGES_AUTO
         logical(c_bool)    :: lazy = .false.
         logical(c_bool)    :: dump = .false.
         integer(c_int8_t)  :: reserved(2) = 0
+        type(c_ptr)        :: numa = c_null_ptr
+        type(c_ptr)        :: sections = c_null_ptr
+        integer(c_size_t)  :: section_count = 0
+    end type
+
+    ! A section of a new buffer, in the array of hostbuf_options.
+    type, bind(c) :: hostbuf_section_options
+        integer(c_size_t)  :: struct_size = 32
+        type(c_ptr)        :: name = c_null_ptr
+        integer(c_int64_t) :: size = 0
+        type(c_ptr)        :: numa = c_null_ptr
+    end type
+
+    ! A section of a new buffer, for hostbuf_allocate_placed: its name, its size in bytes, and its
+    ! NUMA nodes, such as "0", "0,1" or "interleave". Blank text means the NUMA nodes of the buffer.
+    type :: hostbuf_new_section
+        character(64)      :: name = ""
+        integer(c_int64_t) :: size = 0
+        character(512)     :: numa = ""
     end type
 
     ! The properties and the state of a buffer.
@@ -57,6 +77,21 @@ module hostbuf
         integer(c_int64_t) :: used = 0
         integer(c_int32_t) :: host = 0
         integer(c_int32_t) :: hosts = 0
+    end type
+
+    ! A section of a buffer: c_f_pointer(section%address, ...) returns its memory. The arrays nodes
+    ! (c_int32_t), requested and obtained (c_int64_t) have node_count elements.
+    type, bind(c) :: hostbuf_section_info
+        integer(c_size_t) :: struct_size = 80
+        type(c_ptr)       :: name = c_null_ptr
+        type(c_ptr)       :: address = c_null_ptr
+        integer(c_size_t) :: offset = 0
+        integer(c_size_t) :: size = 0
+        type(c_ptr)       :: numa = c_null_ptr
+        integer(c_size_t) :: node_count = 0
+        type(c_ptr)       :: nodes = c_null_ptr
+        type(c_ptr)       :: requested = c_null_ptr
+        type(c_ptr)       :: obtained = c_null_ptr
     end type
 
     ! A group of ranks. The module hostbuf_mpi makes one from a communicator.
@@ -150,6 +185,26 @@ module hostbuf
             import
             type(c_ptr), value                :: buffer
             type(hostbuf_info), intent(inout) :: to
+        end function
+
+        integer(c_size_t) function hostbuf_section_count(buffer) bind(c)
+            import
+            type(c_ptr), value :: buffer
+        end function
+
+        ! index: from 0 to hostbuf_section_count(buffer) - 1.
+        integer(c_int) function hostbuf_section_at(buffer, index, to) bind(c)
+            import
+            type(c_ptr), value                        :: buffer
+            integer(c_size_t), value                  :: index
+            type(hostbuf_section_info), intent(inout) :: to
+        end function
+
+        integer(c_int) function hostbuf_section_c(buffer, name, to) bind(c, name="hostbuf_section")
+            import
+            type(c_ptr), value                        :: buffer
+            character(kind=c_char), intent(in)        :: name(*)
+            type(hostbuf_section_info), intent(inout) :: to
         end function
 
         integer(c_int) function hostbuf_replicate(buffer, group, root) bind(c)
@@ -345,6 +400,52 @@ contains
         end if
     end function
 
+    ! Allocates a buffer as hostbuf_allocate. The name, the NUMA nodes and the sections replace
+    ! those in options.
+    integer(c_int) function hostbuf_allocate_placed(group, options, to, name, numa, sections) result(status)
+        type(c_ptr), intent(in)                         :: group
+        type(hostbuf_options), intent(in)               :: options
+        type(c_ptr), intent(out)                        :: to
+        character(*), intent(in), optional              :: name, numa
+        type(hostbuf_new_section), intent(in), optional :: sections(:)
+        type(hostbuf_options)                              :: own
+        type(hostbuf_section_options), allocatable, target :: parts(:)
+        character(kind=c_char), allocatable, target        :: own_name(:), own_numa(:), names(:, :), numas(:, :)
+        integer                                            :: i, length
+        own = options
+        if (present(name)) then
+            allocate(own_name, source=hostbuf_text(name))
+            own%name = c_loc(own_name)
+        end if
+        if (present(numa)) then
+            allocate(own_numa, source=hostbuf_text(numa))
+            own%numa = c_loc(own_numa)
+        end if
+        if (present(sections)) then
+            own%section_count = size(sections, kind=c_size_t)
+            allocate(parts(size(sections)), names(65, size(sections)), numas(513, size(sections)))
+            do i = 1, size(sections)
+                length = len_trim(sections(i)%name) + 1
+                names(:length, i) = hostbuf_text(sections(i)%name)
+                parts(i)%name = c_loc(names(1, i))
+                parts(i)%size = sections(i)%size
+                length = len_trim(sections(i)%numa) + 1
+                numas(:length, i) = hostbuf_text(sections(i)%numa)
+                if (length > 1) parts(i)%numa = c_loc(numas(1, i))
+            end do
+            if (size(parts) > 0) own%sections = c_loc(parts)
+        end if
+        status = hostbuf_allocate(group, own, to)
+    end function
+
+    ! Returns the section of a buffer with this name in `to`.
+    integer(c_int) function hostbuf_section(buffer, name, to) result(status)
+        type(c_ptr), intent(in)                   :: buffer
+        character(*), intent(in)                  :: name
+        type(hostbuf_section_info), intent(inout) :: to
+        status = hostbuf_section_c(buffer, hostbuf_text(name), to)
+    end function
+
     ! Sets the message for a failure of the fill function. If the function then returns c_null_ptr,
     ! the calls of all ranks return this message.
     subroutine hostbuf_arena_fail(arena, why)
@@ -405,13 +506,17 @@ contains
         name = hostbuf_words(hostbuf_status_name_c(status))
     end function
 
-    ! Converts a C string of the library.
+    ! Converts a C string of the library. c_null_ptr becomes empty text.
     function hostbuf_words(at) result(words)
         type(c_ptr), intent(in)         :: at
         character(:), allocatable       :: words
         character(kind=c_char), pointer :: text(:)
         integer, parameter              :: most = 8192
         integer                         :: length
+        if (.not. c_associated(at)) then
+            words = ""
+            return
+        end if
         call c_f_pointer(at, text, [most])
         length = 0
         do while (length < most)

@@ -1,4 +1,4 @@
-//! The interfaces in one process: tests/fixtures/c_interface.c, cpp_interface.cpp and
+//! The interfaces in one process: tests/fixtures/c_interface.c, c_sections.c, cpp_interface.cpp and
 //! fortran_interface.f90, built without a warning, with the address and the undefined-behaviour
 //! sanitizers, under valgrind, and with the static library.
 
@@ -59,18 +59,18 @@ fn interface(compiler: &str, flags: &[&str], source: &str) {
     );
 }
 
-const C: &str = "c_interface.c";
+const C: [&str; 2] = ["c_interface.c", "c_sections.c"];
 const CPP: &str = "cpp_interface.cpp";
 const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 #[test]
 fn the_header_for_c_compiles_as_c11_and_passes() {
-    interface("gcc", &["-std=c11"], C);
+    C.iter().for_each(|source| interface("gcc", &["-std=c11"], source));
 }
 
 #[test]
 fn the_header_for_c_compiles_as_cpp17_and_passes() {
-    interface("g++", &["-std=c++17", "-x", "c++"], C);
+    C.iter().for_each(|source| interface("g++", &["-std=c++17", "-x", "c++"], source));
 }
 
 #[test]
@@ -81,14 +81,16 @@ fn the_header_for_cpp_compiles_as_cpp17_and_cpp20_and_passes() {
 
 #[test]
 fn the_interfaces_pass_with_sanitizers() {
-    interface("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), C);
-    interface("g++", &[&["-std=c++17", "-x", "c++"][..], &SANITIZERS].concat(), C);
+    for source in C {
+        interface("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), source);
+        interface("g++", &[&["-std=c++17", "-x", "c++"][..], &SANITIZERS].concat(), source);
+    }
     interface("g++", &[&["-std=c++17"][..], &SANITIZERS].concat(), CPP);
 }
 
 #[test]
 fn the_interfaces_pass_with_the_static_library() {
-    interface("gcc", &["-std=c11", "target/lib/libhostbuf.a"], C);
+    C.iter().for_each(|source| interface("gcc", &["-std=c11", "target/lib/libhostbuf.a"], source));
 }
 
 /// Both languages must agree on the sizes of the types that they exchange.
@@ -123,10 +125,21 @@ fn the_module_for_fortran_compiles_and_passes() {
     CommandOutput::of(&mut command).ok();
     let said = CommandOutput::of(&mut Command::new(&fortran)).ok().stdout;
     let source = folder.0.join("sizes.c");
-    let types = ["options", "info", "key", "lease", "collective", "cache_stats", "proof"]
-        .map(|name| format!("sizeof(hostbuf_{name})"));
+    let types = [
+        "options",
+        "info",
+        "key",
+        "lease",
+        "collective",
+        "cache_stats",
+        "section_options",
+        "section_info",
+        "proof",
+    ]
+    .map(|name| format!("sizeof(hostbuf_{name})"));
     let program = format!(
-        "#include <stdio.h>\n#include <hostbuf.h>\nint main(void) {{ printf(\"sizes %zu %zu %zu %zu %zu %zu %zu\", {}); }}\n",
+        "#include <stdio.h>\n#include <hostbuf.h>\nint main(void) {{ printf(\"sizes{}\", {}); }}\n",
+        " %zu".repeat(types.len()),
         types.join(", ")
     );
     fs::write(&source, program).expect("the folder is there");
@@ -222,7 +235,15 @@ fn the_module_for_fortran_agrees_with_the_header() {
     }
     assert!(compared > 25, "only {compared} functions were found");
     // The members, except the functions of a group, whose types only the header has in full.
-    for name in ["hostbuf_options", "hostbuf_info", "hostbuf_key", "hostbuf_lease", "hostbuf_cache_stats"] {
+    for name in [
+        "hostbuf_options",
+        "hostbuf_section_options",
+        "hostbuf_info",
+        "hostbuf_section_info",
+        "hostbuf_key",
+        "hostbuf_lease",
+        "hostbuf_cache_stats",
+    ] {
         let start = header
             .windows(3)
             .position(|w| w[0] == "struct" && w[1] == name && w[2].starts_with('{'))
@@ -261,7 +282,7 @@ fn the_interfaces_pass_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return skip("valgrind: it is not installed (scripts/install-deps sanitizers)");
     }
-    valgrind(built("gcc", &["-std=c11"], C));
+    C.iter().for_each(|source| valgrind(built("gcc", &["-std=c11"], source)));
     valgrind(built("g++", &["-std=c++17", "-O0"], CPP));
 }
 

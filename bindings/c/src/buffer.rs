@@ -12,6 +12,8 @@ use library::{BufferOptions, FillState, HostBuffer, Pages, Proof};
 use crate::arena::hostbuf_arena;
 use crate::group::{group, hostbuf_collective};
 use crate::pointers::{input, output, read, struct_output, text};
+use crate::section_info::OwnedSection;
+use crate::section_options::{hostbuf_section_options, placement, sections};
 use crate::status::{CallResult, agree, argument, call, hostbuf_status, set_message};
 
 /// A host's shared memory, mapped at the agreed address.
@@ -19,6 +21,7 @@ pub struct hostbuf_buffer {
     pub(crate) buffer: HostBuffer,
     /// The arena that the fill function gets a pointer to.
     pub(crate) arena: Box<hostbuf_arena>,
+    pub(crate) sections: Vec<OwnedSection>,
     name: CString,
 }
 
@@ -45,7 +48,8 @@ pub enum hostbuf_pages {
 pub struct hostbuf_options {
     /// The size of this structure: initialize it with `HOSTBUF_OPTIONS_INIT`.
     pub struct_size: usize,
-    /// The usable size, in bytes. It is rounded up to whole pages.
+    /// The usable size, in bytes. It is rounded up to whole pages. With 0 it is the sum of the
+    /// sections.
     pub size: u64,
     /// The name: at most 31 bytes of letters, digits, `_`, `-` and `.`; null for "default".
     pub name: *const c_char,
@@ -58,11 +62,20 @@ pub struct hostbuf_options {
     pub dump: u8,
     /// Bytes for later versions, which must be 0.
     pub reserved: [u8; 2],
+    /// The NUMA nodes of the pages: one node (`0`); several nodes (`0,2-3`), each of which is used
+    /// when the memory of those before it is used up; or nodes in turn (`interleave`,
+    /// `interleave:0,1`, with weights `interleave:0,1/3,1`). Null leaves each page on the node of
+    /// the thread that allocates it. A lazy buffer has no placement.
+    pub numa: *const c_char,
+    /// The sections, an array of `section_count`, from the beginning of the buffer on.
+    pub sections: *const hostbuf_section_options,
+    /// The number of sections, at most 250.
+    pub section_count: usize,
 }
 
-sized_struct!(hostbuf_options, "HOSTBUF_OPTIONS_INIT", last: reserved: [u8; 2]);
+sized_struct!(hostbuf_options, "HOSTBUF_OPTIONS_INIT", last: section_count: usize);
 
-// SAFETY: numbers and a pointer.
+// SAFETY: numbers and pointers.
 unsafe impl SizedInput for hostbuf_options {
     const DEFAULT: hostbuf_options = hostbuf_options {
         struct_size: size_of::<hostbuf_options>(),
@@ -72,6 +85,9 @@ unsafe impl SizedInput for hostbuf_options {
         lazy: 0,
         dump: 0,
         reserved: [0; 2],
+        numa: null(),
+        sections: null(),
+        section_count: 0,
     };
 }
 
@@ -128,7 +144,8 @@ sized_struct!(hostbuf_info, "HOSTBUF_INFO_INIT", last: hosts: u32);
 fn give(buffer: HostBuffer, to: &mut *mut hostbuf_buffer) {
     let name = CString::new(buffer.name()).unwrap_or_default();
     let arena = Box::new(hostbuf_arena::of(&buffer));
-    *to = Box::into_raw(Box::new(hostbuf_buffer { buffer, arena, name }));
+    let sections = OwnedSection::all(&buffer);
+    *to = Box::into_raw(Box::new(hostbuf_buffer { buffer, arena, sections, name }));
 }
 
 impl hostbuf_buffer {
@@ -210,6 +227,10 @@ unsafe fn buffer_options(options: *const hostbuf_options) -> CallResult<BufferOp
         options = options.name(unsafe { text(requested.name, "name") }?);
     }
     (options.lazy, options.dump) = (requested.lazy != 0, requested.dump != 0);
+    // SAFETY: as above.
+    (options.numa, options.sections) = unsafe {
+        (placement(requested.numa, "options.numa")?, sections(requested.sections, requested.section_count)?)
+    };
     Ok(options)
 }
 

@@ -15,6 +15,9 @@ mod group;
 
 mod arena;
 mod buffer;
+mod section;
+mod section_info;
+mod section_options;
 
 mod fill;
 
