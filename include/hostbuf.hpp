@@ -33,10 +33,12 @@
 #include <exception>
 #include <memory_resource>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "hostbuf.h"
 
@@ -146,6 +148,93 @@ private:
     hostbuf_arena *own_;
 };
 
+/// The options of a new buffer, which hostbuf_options describes:
+///
+///     hostbuf::options().section("grid", 4ull << 30, "0").section("halo", 1 << 30, "interleave")
+class options {
+public:
+    /// Makes the options of a buffer of `size` bytes. With 0 it has the size of its sections.
+    explicit options(std::uint64_t size = 0) noexcept : size_(size) {}
+
+    options &name(const char *name)
+    {
+        name_ = kept(name);
+        return *this;
+    }
+
+    options &pages(hostbuf_pages pages) noexcept
+    {
+        pages_ = pages;
+        return *this;
+    }
+
+    /// Leaves the allocation of the pages to the first access.
+    options &lazy() noexcept
+    {
+        lazy_ = true;
+        return *this;
+    }
+
+    /// Includes the contents in core files.
+    options &dump() noexcept
+    {
+        dump_ = true;
+        return *this;
+    }
+
+    /// Sets the NUMA nodes of the pages, such as "0", "0,1" or "interleave".
+    options &numa(const char *numa)
+    {
+        numa_ = kept(numa);
+        return *this;
+    }
+
+    /// Adds a section behind the others. Without `numa` it has the NUMA nodes of the buffer.
+    options &section(const char *name, std::uint64_t size, const char *numa = nullptr)
+    {
+        sections_.push_back({kept(name), size, kept(numa)});
+        return *this;
+    }
+
+private:
+    friend class buffer;
+
+    using text = std::optional<std::string>;
+
+    struct part {
+        text name;
+        std::uint64_t size;
+        text numa;
+    };
+
+    static text kept(const char *words) { return words ? text(words) : text(); }
+    static const char *c_str(const text &words) noexcept { return words ? words->c_str() : nullptr; }
+
+    /// Calls `use` with the options in C, which are valid during the call.
+    template <class Use>
+    void in_c(Use use) const
+    {
+        std::vector<hostbuf_section_options> parts;
+        for (const part &from : sections_) parts.push_back(HOSTBUF_SECTION(c_str(from.name), from.size, c_str(from.numa)));
+        hostbuf_options own = HOSTBUF_OPTIONS_INIT;
+        own.size = size_;
+        own.name = c_str(name_);
+        own.pages = pages_;
+        own.lazy = lazy_;
+        own.dump = dump_;
+        own.numa = c_str(numa_);
+        own.sections = parts.data();
+        own.section_count = parts.size();
+        use(own);
+    }
+
+    std::uint64_t size_;
+    text name_, numa_;
+    hostbuf_pages pages_ = HOSTBUF_PAGES_AUTO;
+    bool lazy_ = false, dump_ = false;
+    std::vector<part> sections_;
+};
+
 /// A host's shared memory, mapped at the agreed address.
 class buffer {
 public:
@@ -168,6 +257,13 @@ public:
     {
         hostbuf_buffer *made;
         check(hostbuf_allocate(group, &options, &made));
+        return buffer(made);
+    }
+
+    static buffer allocate(const hostbuf_collective *group, const options &with)
+    {
+        hostbuf_buffer *made = nullptr;
+        with.in_c([&](const hostbuf_options &own) { check(hostbuf_allocate(group, &own, &made)); });
         return buffer(made);
     }
 
@@ -197,6 +293,33 @@ public:
     {
         static_assert(std::is_trivially_copyable<typename std::remove_cv<T>::type>::value, "bytes are no value of such a type");
         return {static_cast<T *>(data()), size() / sizeof(T)};
+    }
+
+    /// Returns a section as objects of one type, at one address in all ranks of all hosts.
+    template <class T = std::byte>
+    view<T> section(const char *name) const
+    {
+        static_assert(std::is_trivially_copyable<typename std::remove_cv<T>::type>::value, "bytes are no value of such a type");
+        const hostbuf_section_info info = section_info(name);
+        return {static_cast<T *>(info.address), info.size / sizeof(T)};
+    }
+
+    /// Returns the address and the placement of a section. Its pointers are valid as long as the
+    /// buffer.
+    hostbuf_section_info section_info(const char *name) const
+    {
+        hostbuf_section_info info = HOSTBUF_SECTION_INFO_INIT;
+        check(hostbuf_section(own_, name, &info));
+        return info;
+    }
+
+    /// Returns all sections, from the beginning of the buffer on. If the buffer has sections or a
+    /// placement, the rest of its memory, if any, is a last section with an empty name.
+    std::vector<hostbuf_section_info> sections() const
+    {
+        std::vector<hostbuf_section_info> all(hostbuf_section_count(own_), hostbuf_section_info HOSTBUF_SECTION_INFO_INIT);
+        for (std::size_t at = 0; at < all.size(); ++at) check(hostbuf_section_at(own_, at, &all[at]));
+        return all;
     }
 
     hostbuf_info stat() const
