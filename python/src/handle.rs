@@ -3,13 +3,15 @@
 use std::sync::Mutex;
 
 use hostbuf::job::all_or_none;
-use hostbuf::{BufferOptions, Bytes, Error, FillState, HostBuffer, Pages, Proof};
+use hostbuf::{BufferOptions, Error, FillState, HostBuffer, Pages, Proof};
 use hostbuf_os::poison::IgnorePoison;
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::arguments::{argument, bytes};
 use crate::comm::RankGroup;
 use crate::error::{outside, raised};
+use crate::placement::{self, SectionFields};
 use crate::writers::Writers;
 
 /// A handle of a buffer, until it is closed.
@@ -105,6 +107,17 @@ impl BufferHandle {
         })
     }
 
+    fn sections(&self) -> PyResult<Vec<SectionFields>> {
+        Ok(placement::described(&self.buffer()?))
+    }
+
+    /// Returns the offset and the length of a section.
+    fn section(&self, py: Python<'_>, name: &str) -> PyResult<(usize, usize)> {
+        let buffer = self.buffer()?;
+        let span = buffer.section(name).map_err(|error| raised(py, error))?;
+        Ok((span.start() - buffer.as_ptr().as_ptr() as usize, span.len()))
+    }
+
     fn replicate(&self, py: Python<'_>, comm: &Bound<'_, PyAny>, root: &Bound<'_, PyAny>) -> PyResult<()> {
         let group = RankGroup::of(comm)?;
         let size = group.ranks().size();
@@ -173,6 +186,7 @@ pub fn given(py: Python<'_>) -> PyResult<Vec<BufferHandle>> {
 }
 
 #[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "the keywords of the package's function")]
 pub fn allocate(
     py: Python<'_>,
     comm: &Bound<'_, PyAny>,
@@ -181,46 +195,23 @@ pub fn allocate(
     pages: &Bound<'_, PyAny>,
     lazy: &Bound<'_, PyAny>,
     dump: &Bound<'_, PyAny>,
+    numa: &Bound<'_, PyAny>,
+    sections: &Bound<'_, PyAny>,
 ) -> PyResult<BufferHandle> {
     let group = RankGroup::of(comm)?;
     let wanted = || {
         let wanted = argument::<String>("pages", pages)?;
         let wanted: Pages = wanted.parse().map_err(|error| raised(py, error))?;
         let name = argument::<String>("name", name)?;
-        let mut options = BufferOptions::new(bytes("size", size)?).pages(wanted).name(&name);
+        let is_sum = size.is_none() && !sections.is_none();
+        let size = if is_sum { 0 } else { bytes("size", size)? };
+        let mut options = BufferOptions::new(size).pages(wanted).name(&name);
         (options.lazy, options.dump) = (argument::<bool>("lazy", lazy)?, argument::<bool>("dump", dump)?);
+        options.numa = placement::placement("numa", numa)?;
+        options.sections = placement::sections(sections)?;
         Ok(options)
     };
     group
         .collective(py, wanted(), |ranks, options| HostBuffer::allocate(ranks, options))
         .map(BufferHandle::from)
-}
-
-/// Converts a number of bytes, or text in the syntax of the command line (`2G`).
-///
-/// # Errors
-/// InvalidError for a number or text that is not a valid size, TypeError for other types.
-fn bytes(name: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let Ok(text) = given.extract::<String>() else { return argument::<u64>(name, given) };
-    let parsed = text.parse::<Bytes>();
-    let parsed = parsed.map_err(|why| Error::Invalid { what: format!("invalid {name} \"{text}\": {why}") });
-    parsed.map(|bytes| bytes.0).map_err(|error| raised(given.py(), error))
-}
-
-/// Converts an argument of a collective call. An invalid argument is reported to all ranks.
-fn argument<'py, T>(name: &str, given: &Bound<'py, PyAny>) -> PyResult<T>
-where
-    T: for<'a> FromPyObject<'a, 'py>,
-    for<'a> PyErr: From<<T as FromPyObject<'a, 'py>>::Error>,
-{
-    given.extract().map_err(|error| {
-        let (error, py) = (PyErr::from(error), given.py());
-        if error.is_instance_of::<PyTypeError>(py) {
-            PyErr::from_type(error.get_type(py), format!("{name}: {}", error.value(py)))
-        } else if error.is_instance_of::<PyOverflowError>(py) {
-            raised(py, Error::Invalid { what: format!("{name} = {given} is out of range") })
-        } else {
-            error
-        }
-    })
 }

@@ -1,10 +1,12 @@
 //! The native part of the Python package hostbuf. It is private to the package's modules.
 
+mod arguments;
 mod comm;
 mod error;
 mod fill;
 mod handle;
 mod memory;
+mod placement;
 mod register;
 mod writers;
 

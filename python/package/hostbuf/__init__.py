@@ -18,7 +18,19 @@ Under ``hostbuf run -n 8 --size 2G -- python app.py`` the buffer is mapped befor
 :func:`attach` returns it.
 """
 
-from ._buffer import Arena, Buffer, Info, Proof, allocate, attach, launched, stat
+from ._buffer import (
+    Arena,
+    Buffer,
+    Info,
+    NodeBytes,
+    Proof,
+    Section,
+    SectionInfo,
+    allocate,
+    attach,
+    launched,
+    stat,
+)
 from ._error import (
     AttachError,
     CopyWarning,
@@ -47,8 +59,11 @@ __all__ = [
     "Key",
     "Lease",
     "NoSpaceError",
+    "NodeBytes",
     "Proof",
     "Registration",
+    "Section",
+    "SectionInfo",
     "UnsupportedError",
     "__version__",
     "allocate",

@@ -6,7 +6,7 @@ import gc
 import math
 import operator
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +39,42 @@ class Info(NamedTuple):
     """The number of this host in the job, from 0."""
     hosts: int
     """The number of hosts of the job; 0 if the hosts do not know each other."""
+
+
+class Section(NamedTuple):
+    """A section of a new buffer, for :func:`allocate`."""
+
+    size: int | str
+    """The usable size in bytes, which is rounded up to whole pages: a number or text (``"4G"``)."""
+    numa: int | str | None = None
+    """The NUMA nodes of its pages, ``None`` for those of the buffer."""
+
+
+class NodeBytes(NamedTuple):
+    """The bytes of a section on one NUMA node."""
+
+    node: int
+    requested: int
+    """The number of bytes that the placement requests on the node."""
+    obtained: int
+    """The number of bytes that were verified to be on the node."""
+
+
+class SectionInfo(NamedTuple):
+    """The properties of a section. Sizes are in bytes."""
+
+    name: str
+    """The name, empty for the part of a buffer that is in no section."""
+    address: int
+    """The address of the first byte, the same in every rank of every host."""
+    offset: int
+    """The offset from the beginning of the buffer."""
+    size: int
+    """The usable size: the requested one, rounded up to whole pages."""
+    numa: str | None
+    """The requested placement."""
+    nodes: tuple[NodeBytes, ...]
+    """The nodes of its pages, none without a placement."""
 
 
 class Proof(NamedTuple):
@@ -166,11 +202,54 @@ class Buffer(_hostbuf.Memory):
         """Returns the whole buffer as bytes, for libraries that use numpy's array interface."""
         return {"version": 3, "shape": (self.size,), "typestr": "|u1", "data": (self.address, self.frozen)}
 
+    @property
+    def sections(self) -> tuple[SectionInfo, ...]:
+        """Returns the sections of the buffer, from its beginning on. If the buffer has sections or
+        a placement, the rest of its memory, if any, is a last section with an empty name.
+
+        >>> import hostbuf
+        >>> parts = {"grid": ("64K", 0), "halo": 4096}
+        >>> with hostbuf.allocate(None, pages="4k", sections=parts) as buffer:
+        ...     for section in buffer.sections:
+        ...         print(section.name, section.offset, section.size, section.nodes)
+        grid 0 65536 (NodeBytes(node=0, requested=65536, obtained=65536),)
+        halo 65536 4096 ()
+        """
+        start = self.address
+        return tuple(
+            SectionInfo(name, start + offset, offset, size, numa, tuple(NodeBytes(*node) for node in nodes))
+            for name, offset, size, numa, nodes in self._handle.sections()
+        )
+
+    def section(self, name: str) -> memoryview:
+        """Returns the bytes of a section, without a copy. They have the same address in every rank
+        of every host. :meth:`array` returns a section as an array.
+
+        The view is writable until the buffer is frozen. Freezing fails while such a view exists.
+
+        >>> import hostbuf
+        >>> with hostbuf.allocate(None, sections={"grid": 4096}) as buffer:
+        ...     buffer.section("grid")[:3] = b"abc"
+        ...     bytes(buffer.section("grid")[:3])
+        b'abc'
+
+        Raises:
+            InvalidError: the buffer has no section of this name.
+        """
+        offset, size = self._handle.section(name)
+        return memoryview(self)[offset : offset + size]
+
     def array(
-        self, shape: int | tuple[int, ...] | None = None, dtype: Any = "u1", offset: int = 0, order: Any = "C"
+        self,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: Any = "u1",
+        offset: int = 0,
+        order: Any = "C",
+        section: str | None = None,
     ) -> np.ndarray[Any, Any]:
-        """Returns a part of the buffer as a numpy array, without a copy. ``offset`` is in bytes.
-        Without a shape, the array extends to the end of the buffer.
+        """Returns a part of the buffer, or of one of its sections, as a numpy array, without a
+        copy. ``offset`` is in bytes. Without a shape, the array extends to the end of the buffer or
+        the section.
 
         The array is writable until the buffer is frozen. Freezing fails while such an array exists.
 
@@ -181,18 +260,21 @@ class Buffer(_hostbuf.Memory):
         [0 0 0 7 7 7]
 
         Raises:
-            ValueError: the array would extend beyond the buffer.
+            ValueError: the array would extend beyond the buffer or the section, or there is no such
+                section.
         """
-        if not 0 <= offset <= self.size:
-            raise ValueError(f"invalid offset {offset}: the buffer has {self.size} bytes")
+        start, whole = (0, self.size) if section is None else self._handle.section(section)
+        part = "buffer" if section is None else f'section "{section}"'
+        if not 0 <= offset <= whole:
+            raise ValueError(f"invalid offset {offset}: the {part} has {whole} bytes")
         if shape is None:
             import numpy as np
 
-            shape = (self.size - offset) // max(1, np.dtype(dtype).itemsize)
+            shape = (whole - offset) // max(1, np.dtype(dtype).itemsize)
         kind, shape, size = _shaped(shape, dtype)
-        if size > self.size - offset:
-            raise ValueError(f"{size} bytes from offset {offset} exceed the buffer of {self.size} bytes")
-        return _viewed(self, shape, kind, offset, order)
+        if size > whole - offset:
+            raise ValueError(f"{size} bytes from offset {offset} exceed the {part} of {whole} bytes")
+        return _viewed(self, shape, kind, start + offset, order)
 
     def initialize(self, fill: Callable[[Arena], Any]) -> Any:
         """Fills the buffer by ``fill(arena)`` in the first rank of this host that calls; the other
@@ -322,30 +404,51 @@ def attach(name: str | None = None) -> Buffer:
 
 
 def allocate(
-    comm: Any, size: int | str, *, name: str = "default", pages: str = "auto", lazy: bool = False, dump: bool = False
+    comm: Any,
+    size: int | str | None = None,
+    *,
+    name: str = "default",
+    pages: str = "auto",
+    lazy: bool = False,
+    dump: bool = False,
+    numa: int | str | None = None,
+    sections: Mapping[str, int | str | tuple[int | str] | tuple[int | str, int | str | None]] | None = None,
 ) -> Buffer:
     """Allocates a buffer without a launcher, on all hosts of ``comm`` at one address. Collective.
 
     Args:
         comm: an mpi4py communicator, or ``None`` for this process alone.
         size: the usable size in bytes, which is rounded up to whole pages: a number, or text as for
-            ``hostbuf run --size`` (``"2G"``).
+            ``hostbuf run --size`` (``"2G"``). Without it the buffer has the size of its sections.
         name: at most 31 letters, digits, ``_``, ``-`` and ``.``.
         pages: ``auto`` (the largest available), ``4k``, ``thp``, ``2m`` or ``1g``.
         lazy: allocate each page at its first access, without a check that there is enough memory.
         dump: include the contents in core files.
+        numa: the NUMA nodes of the pages: one node (``0`` or ``"0"``); several nodes (``"0,2-3"``),
+            each of which is used when the memory of those before it is used up; or nodes in turn
+            (``"interleave"``, ``"interleave:0,1"``, with weights ``"interleave:0,1/3,1"``). By
+            default each page is on the node of the thread that allocates it.
+        sections: named parts of the buffer, from its beginning on, each on whole pages and at the
+            same address on every host: a size, or a :class:`Section`, which may have NUMA nodes of
+            its own. A tuple ``(size, numa)`` is a :class:`Section`, too.
 
     >>> import hostbuf
     >>> with hostbuf.allocate(None, "1.5M", pages="4k") as buffer:
     ...     len(buffer)
     1572864
+    >>> parts = {"grid": hostbuf.Section("1M", numa="interleave"), "halo": "64K"}
+    >>> with hostbuf.allocate(None, pages="4k", numa=0, sections=parts) as buffer:
+    ...     buffer.array((256, 512), "f8", section="grid")[3] = 1
+    ...     len(buffer)
+    1114112
 
     Raises:
         InvalidError: an argument is invalid.
+        UnsupportedError: in all ranks, if a host has no such NUMA node.
         NoSpaceError: in all ranks, if a host has too little memory. Nothing is allocated.
         Error: the ranks found no common address, or requested different buffers.
     """
-    return Buffer(_hostbuf.allocate(comm, size, name, pages, lazy, dump))
+    return Buffer(_hostbuf.allocate(comm, size, name, pages, lazy, dump, numa, sections))
 
 
 def stat() -> list[Info]:
