@@ -57,12 +57,13 @@ class Sections(unittest.TestCase):
             self.assertTrue(buffer.section("grid").readonly)
             self.assertFalse(buffer.array(section="grid").flags.writeable)
 
-    def test_the_arena_takes_the_sections_to_fill_them(self) -> None:
-        parts = {"grid": (1 << 16, 0), "halo": 4096, "rest": 4096}
-        with hostbuf.allocate(None, pages="4k", sections=parts) as buffer:
+    def test_the_arena_is_behind_the_sections(self) -> None:
+        parts = {"grid": (1 << 16, 0), "halo": 4096}
+        with hostbuf.allocate(None, 1 << 17, pages="4k", sections=parts) as buffer:
 
             def fill(arena: hostbuf.Arena) -> dict:
-                arena.array(buffer.sections[-1].offset, "u1")
+                taken = arena.array(1, "u1")
+                self.assertEqual(taken.ctypes.data, buffer.address + buffer.sections[-1].offset)
                 grid = buffer.array((128, 64), "f8", section="grid")
                 grid[:] = 3
                 return {"grid": grid}

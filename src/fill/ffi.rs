@@ -104,7 +104,7 @@ fn place<'b>(
     let root = fill(arena)?;
     let why = match root.is_null() {
         true => "the fill function returned null".to_owned(),
-        false if arena.has_allocated(root)? => return arena.place(Root(root)),
+        false if buffer.is_in_section(root) || arena.has_allocated(root)? => return arena.place(Root(root)),
         false if buffer.contains(root, 1) => {
             format!(
                 "the fill function returned {root:p}, which is in the buffer but was not taken from the arena"

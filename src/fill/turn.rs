@@ -91,12 +91,15 @@ impl<'b> FillTurn<'b> {
         let generation = control.generation(index)?;
         turn.finished = false;
         turn.generation = generation + 1;
+        if from == FillFrom::Fresh {
+            turn.start = buffer.arena_start();
+        }
         if generation > 0 {
             warn!(buffer = %buffer.name(), generation = turn.generation, "an earlier filler did not finish; filling the buffer again");
             // The memory of a filler that died is zeroed. A filler that failed in a live process
             // may still have references to its blocks.
             if from == FillFrom::Fresh {
-                turn.start = control.retained(index)?.min(buffer.len() as u64);
+                turn.start = turn.start.max(control.retained(index)?).min(buffer.len() as u64);
             }
             turn.zero()?;
         }

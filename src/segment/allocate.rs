@@ -16,7 +16,7 @@ use crate::segment::identity::Identity;
 use crate::segment::layout::Layout;
 use crate::segment::mapped_segment::MappedSegment;
 use crate::segment::mapping::Mapping;
-use crate::segment::options::BufferOptions;
+use crate::segment::options::{BufferOptions, check_all};
 use crate::segment::phase::Phase;
 use crate::segment::section::{Section, SectionArgument};
 use hostbuf_memory::populate::Workers;
@@ -46,7 +46,7 @@ impl HostBuffer {
     /// range is free in all of them.
     pub fn allocate(group: &dyn Collective, options: BufferOptions) -> Result<HostBuffer> {
         let _span = info_span!("allocate", buffer = %options.name, size = options.size).entered();
-        all_or_none(group, options.check())?;
+        all_or_none(group, check_all(std::slice::from_ref(&options)))?;
         same_request(group, &options)?;
         let hosts = Hosts::new(group)?;
         let drawn = if group.rank() == 0 { process::random() } else { Ok(0) };

@@ -3,6 +3,7 @@
 use crate::error::{Bytes, Error, Result};
 use crate::segment::name;
 use crate::segment::section::{self, Section};
+use crate::segment::section_identity::PLACEMENT_MAX;
 use hostbuf_memory::placement::Placement;
 use hostbuf_memory::{Demand, Pages};
 use hostbuf_protocol::environment::variable_byte;
@@ -198,6 +199,15 @@ impl BufferOptions {
                 section::bytes(size)
             )));
         }
+        let placements = self.sections.iter().filter_map(|section| section.numa.as_ref()).chain(&self.numa);
+        for placement in placements.map(ToString::to_string) {
+            if placement.len() > PLACEMENT_MAX {
+                return Err(Error::invalid(format!(
+                    "the placement {placement} has {} characters: expected at most {PLACEMENT_MAX}; write ranges such as 0-7",
+                    placement.len()
+                )));
+            }
+        }
         let placed = self.numa.is_some() || self.sections.iter().any(|section| section.numa.is_some());
         if self.lazy && placed {
             return Err(Error::invalid(format!(
@@ -281,6 +291,9 @@ mod tests {
         let names: Vec<String> = (0..=MAX_SECTIONS).map(|i| format!("s{i}")).collect();
         let many: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
         assert!(refused(with(0, &many)).contains("251 sections: expected at most 250"));
+        let turns: Vec<String> = (0..60).map(|_| "100".to_owned()).collect();
+        let long = format!("interleave:0-59/{}", turns.join(",")).parse().unwrap();
+        assert!(refused(with(4096, &[]).numa(long)).contains("expected at most 104"));
         assert!(refused(with(0, &[("a", 1)]).numa("0".parse().unwrap()).lazy()).contains("leave out lazy"));
     }
 

@@ -46,6 +46,21 @@ impl HostBuffer {
         self.segment.identity.sections.iter().filter(|section| section.buffer == self.index)
     }
 
+    fn named_sections(&self) -> impl Iterator<Item = &SectionIdentity> {
+        self.sections().filter(|section| !section.name.is_empty())
+    }
+
+    /// Returns the offset of the first byte behind all sections that have a name: the program fills
+    /// these itself, so the arena begins there.
+    pub(crate) fn arena_start(&self) -> u64 {
+        self.named_sections().map(|section| section.offset + section.length).max().unwrap_or(0)
+    }
+
+    /// Returns whether a byte is in a section that has a name.
+    pub(crate) fn is_in_section(&self, at: *const u8) -> bool {
+        self.contains(at, 1) && (at as u64) < self.as_ptr().as_ptr() as u64 + self.arena_start()
+    }
+
     /// Returns the address range of the section named `name`: the same address in every rank of
     /// every host.
     ///
@@ -61,15 +76,58 @@ impl HostBuffer {
     /// # Errors
     /// [`Error::Invalid`] if the buffer has no section of this name.
     pub fn section(&self, name: &str) -> Result<Span> {
-        let Some(section) = self.sections().find(|section| section.name == name) else {
-            let names: Vec<&str> = self.sections().map(|section| section.name.as_str()).collect();
+        let Some(section) = self.named_sections().find(|section| section.name == name) else {
+            let names: Vec<String> =
+                self.named_sections().map(|section| format!("\"{}\"", section.name)).collect();
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let buffer = self.name();
             return Err(Error::invalid(format!(
-                "buffer \"{}\" has no section \"{name}\": its sections are \"{}\"",
-                self.name(),
-                names.join("\", \"")
+                "buffer \"{buffer}\" has no section \"{name}\"; its sections: {names}"
             )));
         };
         let start = self.as_ptr().as_ptr() as usize + section.offset as usize;
         Ok(Span::new(start, section.length as usize)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Solo;
+    use crate::segment::section::Section;
+    use crate::{List, Pages};
+
+    #[test]
+    fn the_arena_is_behind_the_sections() {
+        let options = BufferOptions::new(5 << 12).pages(Pages::Small);
+        let options = options.section(Section::new("grid", 4096)).section(Section::new("halo", 5000));
+        let buffer = HostBuffer::allocate(&Solo, options).expect("there is memory");
+        let halo = buffer.section("halo").expect("a section");
+        // A second attempt begins behind the blocks of the first.
+        let failed = buffer.initialize(|arena| {
+            arena.place(7u8)?;
+            Err::<crate::Placed<'_, u8>, Error>(Error::invalid("no"))
+        });
+        assert!(failed.is_err());
+        let list = buffer
+            .initialize(|arena| {
+                let mut list = List::new_in(arena);
+                list.extend(0u64..100);
+                arena.place(list)
+            })
+            .expect("there is room for it");
+        assert!(list.as_ptr() as usize > halo.end());
+        let used = buffer.high_water().expect("it is intact");
+        assert!((3 * 4096 + 800..4 * 4096).contains(&used), "{used}");
+        let none = buffer.section("rays").expect_err("no section").to_string();
+        assert!(none.ends_with("its sections: \"grid\", \"halo\""), "{none}");
+    }
+
+    #[test]
+    fn a_buffer_of_sections_alone_has_no_arena() {
+        let options = BufferOptions::new(0).section(Section::new("grid", 4096));
+        let buffer = HostBuffer::allocate(&Solo, options).expect("there is memory");
+        let full = buffer.initialize(|arena| arena.place(7u8)).expect_err("no byte is left");
+        assert!(matches!(full, Error::Full { left: 0, .. }), "{full}");
     }
 }
