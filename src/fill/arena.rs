@@ -17,8 +17,8 @@ use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 
 /// An allocator over the buffer's memory, valid while the buffer is being filled. It allocates from
-/// the beginning of the buffer upwards, or from the end of its last named section: the program fills
-/// sections itself. Only the latest block can be freed, or grown in place.
+/// the beginning of the buffer upwards, or from the end of its last named section: the program
+/// fills sections itself. Only the latest block can be freed, or grown in place.
 ///
 /// It is an [`Allocator`], so `Vec`, `Box` and `hashbrown::HashMap` can live in the buffer
 /// ([`List`](crate::List), [`Map`](crate::Map)). The handle itself is valid in every process of the
