@@ -8,16 +8,17 @@ use crate::cpu_set::CpuSet;
 use crate::disk_tree::DiskTree;
 use crate::io_device::{DeviceIndex, DeviceKind, IoDevice};
 use crate::numa_node::{NodeId, NumaNode};
-use crate::nvml;
+use crate::nvml::{self, NvmlQuestions};
 use crate::nvml_report::{NVML_FILE, NvmlReport};
-use crate::read_gpus::{NVIDIA, gpus};
+use crate::read_gpus::{NVIDIA, NVIDIA_GPUS, gpus};
 use crate::read_nics::nics;
-use crate::read_nodes::nodes;
-use crate::read_storage::block_devices;
+use crate::read_nodes::{NodeParts, nodes};
+use crate::read_storage::{BlockDevices, block_devices};
 use crate::recorded_error::RecordedError;
 use crate::recording_tree::RecordingTree;
 use crate::topology::Topology;
 use crate::tree::{Tree, TreeReader, natural_key};
+use crate::visible_gpus::CudaVariables;
 
 /// The number of devices of a topology. A matrix of paths has the square of it.
 const DEVICE_LIMIT: usize = 1024;
@@ -27,7 +28,7 @@ impl NumaNode {
     /// that does not list nodes has one, which is assumed.
     #[must_use]
     pub fn all_of_this_host() -> Vec<NumaNode> {
-        nodes(&TreeReader::new(&DiskTree::new(Path::new("/"))))
+        nodes(&TreeReader::new(&DiskTree::new(Path::new("/"))), NodeParts::All)
     }
 }
 
@@ -36,14 +37,34 @@ impl Topology {
     /// installed. CUDA is not initialised.
     #[must_use]
     pub fn discover() -> Topology {
-        read(&DiskTree::new(Path::new("/")), nvml::report().map_err(Some))
+        read(
+            &DiskTree::new(Path::new("/")),
+            nvml::report(NvmlQuestions::ALL).map_err(Some),
+            TopologyParts::ALL,
+        )
     }
 
     /// Reads the topology of this host without NVML, which needs up to a second on some hosts. NUMA
     /// nodes are the same; GPUs have neither UUIDs nor NVLinks.
     #[must_use]
     pub fn discover_without_nvml() -> Topology {
-        read(&DiskTree::new(Path::new("/")), Err(None))
+        read(&DiskTree::new(Path::new("/")), Err(None), TopologyParts::ALL)
+    }
+
+    /// Reads the part of this host's topology that a rank of a job with these variables needs at
+    /// its start: the NUMA nodes, the network cards and the GPUs. It takes less time than
+    /// [`discover`](Topology::discover), and lacks drives, NVLinks and pools of huge pages. GPUs
+    /// are read, with NVML, only if NVIDIA's driver is loaded and `variables` do not hide all.
+    #[must_use]
+    pub fn discover_for_rank(variables: &CudaVariables) -> Topology {
+        // The devices by which libraries reach the driver, on Linux and on Linux under Windows.
+        let has_driver = || ["/dev/nvidiactl", "/dev/dxg"].iter().any(|device| Path::new(device).exists());
+        let gpus = !variables.hide_all() && has_driver();
+        let tree = DiskTree::new(Path::new("/"));
+        let questions = NvmlQuestions { nodes: lacks_nodes_of_gpus(&TreeReader::new(&tree)), links: false };
+        let report = if gpus { nvml::report(questions).map_err(Some) } else { Err(None) };
+        let parts = TopologyParts { nodes: NodeParts::CpusAndMemory, gpus, drives: false };
+        read(&tree, report, parts)
     }
 
     /// Reads the topology of the host on which the tree of files below `root` was recorded. `root`
@@ -72,8 +93,8 @@ impl Topology {
         }
         let host = DiskTree::new(Path::new("/"));
         let recording = RecordingTree::new(&host);
-        let report = nvml::report();
-        let topology = read(&recording, report.clone().map_err(Some));
+        let report = nvml::report(NvmlQuestions::ALL);
+        let topology = read(&recording, report.clone().map_err(Some), TopologyParts::ALL);
         let write = || {
             recording.write(folder)?;
             if let Ok(report) = &report {
@@ -92,16 +113,27 @@ impl Topology {
 pub(crate) fn recorded_tree(tree: &dyn Tree) -> Topology {
     let text = TreeReader::new(tree).text(NVML_FILE);
     let report = text.map(|text| NvmlReport::from_text(&text));
-    read(tree, report.ok_or_else(|| Some("the tree has no record of it".into())))
+    read(tree, report.ok_or_else(|| Some("the tree has no record of it".into())), TopologyParts::ALL)
+}
+
+/// The parts of a topology that are read besides network cards.
+struct TopologyParts {
+    nodes: NodeParts,
+    gpus: bool,
+    drives: bool,
+}
+
+impl TopologyParts {
+    const ALL: TopologyParts = TopologyParts { nodes: NodeParts::All, gpus: true, drives: true };
 }
 
 /// Reads a topology from a tree and the report of NVML, or the reason why NVML did not answer; the
-/// reason is `None` if it was not asked.
-fn read(tree: &dyn Tree, report: Result<NvmlReport, Option<String>>) -> Topology {
+/// reason is `None` if it was not asked. Only `parts` are read.
+fn read(tree: &dyn Tree, report: Result<NvmlReport, Option<String>>, parts: TopologyParts) -> Topology {
     let reader = TreeReader::new(tree);
-    let mut topology = Topology { nodes: nodes(&reader), ..Topology::default() };
-    let blocks = block_devices(&reader);
-    let mut found = gpus(&reader, report.as_ref().ok());
+    let mut topology = Topology { nodes: nodes(&reader, parts.nodes), ..Topology::default() };
+    let blocks = if parts.drives { block_devices(&reader) } else { BlockDevices::default() };
+    let mut found = if parts.gpus { gpus(&reader, report.as_ref().ok()) } else { Vec::new() };
     found.extend(nics(&reader));
     found.extend(blocks.drives);
     let key = |device: &IoDevice| {
@@ -129,6 +161,18 @@ fn read(tree: &dyn Tree, report: Result<NvmlReport, Option<String>>) -> Topology
     topology.links = report.as_ref().map(|report| links(report, &topology.devices)).unwrap_or_default();
     topology.assumptions = assumptions(&topology, report.as_ref().err().and_then(Option::as_deref));
     topology
+}
+
+/// Returns true if the kernel does not state the node of a GPU of NVIDIA's driver, on a host with
+/// several.
+pub(crate) fn lacks_nodes_of_gpus(reader: &TreeReader) -> bool {
+    let lacks_node = |name: &String| {
+        let path = reader.resolve(&format!("sys/bus/pci/devices/{name}"));
+        path.is_none_or(|path| numa_node(reader, &path).is_none())
+    };
+    let count =
+        reader.names("sys/devices/system/node").iter().filter(|name| name.starts_with("node")).count();
+    count > 1 && reader.names(NVIDIA_GPUS).iter().any(lacks_node)
 }
 
 /// Returns the node that the kernel states for a device or a folder above it.

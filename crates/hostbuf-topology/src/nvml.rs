@@ -16,18 +16,33 @@ const NODE_WORDS: usize = 16;
 /// The number of links of a GPU that are asked for: more than any GPU has.
 const LINK_LIMIT: u32 = 64;
 
+/// The questions to NVML that take long: some milliseconds for each GPU, or for each pair.
+#[derive(Clone, Copy)]
+pub(crate) struct NvmlQuestions {
+    /// The nodes next to each GPU.
+    pub(crate) nodes: bool,
+    /// The NVLinks between GPUs.
+    pub(crate) links: bool,
+}
+
+impl NvmlQuestions {
+    pub(crate) const ALL: NvmlQuestions = NvmlQuestions { nodes: true, links: true };
+}
+
 /// Returns the report of this host's NVML.
 ///
 /// # Errors
 /// The reason why NVML does not answer, for a message to the user.
-pub(crate) fn report() -> Result<NvmlReport, String> {
+pub(crate) fn report(questions: NvmlQuestions) -> Result<NvmlReport, String> {
     let nvml = Nvml::init().map_err(reason)?;
     let devices: Vec<(u32, Device)> = (0..nvml.device_count().map_err(reason)?)
         .filter_map(|index| Some((index, nvml.device_by_index(index).ok()?)))
         .collect();
-    let gpus: Vec<(NvmlGpu, &Device)> =
-        devices.iter().filter_map(|(index, device)| Some((gpu(*index, device)?, device))).collect();
-    let links = links(&gpus);
+    let gpus: Vec<(NvmlGpu, &Device)> = devices
+        .iter()
+        .filter_map(|(index, device)| Some((gpu(*index, device, questions)?, device)))
+        .collect();
+    let links = if questions.links { links(&gpus) } else { Vec::new() };
     Ok(NvmlReport { gpus: gpus.into_iter().map(|(gpu, _)| gpu).collect(), links })
 }
 
@@ -38,13 +53,14 @@ fn reason(error: NvmlError) -> String {
     }
 }
 
-fn gpu(index: u32, device: &Device) -> Option<NvmlGpu> {
+fn gpu(index: u32, device: &Device, questions: NvmlQuestions) -> Option<NvmlGpu> {
+    let affinity = |device: &Device| device.memory_affinity(NODE_WORDS, SCOPE_NODE).unwrap_or_default();
     Some(NvmlGpu {
         index,
         address: address(&device.pci_info().ok()?.bus_id)?,
         uuid: device.uuid().ok(),
         model: device.name().ok(),
-        nodes: nodes(&device.memory_affinity(NODE_WORDS, SCOPE_NODE).unwrap_or_default()),
+        nodes: if questions.nodes { nodes(&affinity(device)) } else { Vec::new() },
         mig_uuids: mig_uuids(device),
     })
 }
@@ -122,7 +138,7 @@ mod tests {
 
     #[test]
     fn nvml_answers_or_gives_a_reason() {
-        match report() {
+        match report(NvmlQuestions::ALL) {
             Ok(report) => assert!(report.gpus.iter().all(|gpu| gpu.uuid.is_some())),
             Err(reason) => assert!(!reason.is_empty() && !reason.contains('\n'), "{reason}"),
         }

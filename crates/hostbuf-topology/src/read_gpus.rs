@@ -9,7 +9,7 @@ use crate::tree::TreeReader;
 const FUNCTIONS: &str = "sys/bus/pci/devices";
 
 /// The GPUs that NVIDIA's driver drives.
-const NVIDIA_GPUS: &str = "proc/driver/nvidia/gpus";
+pub(crate) const NVIDIA_GPUS: &str = "proc/driver/nvidia/gpus";
 
 pub(crate) const NVIDIA: u16 = 0x10de;
 const AMD: u16 = 0x1002;

@@ -30,9 +30,17 @@ pub(crate) fn online_cpus(reader: &TreeReader) -> Option<CpuSet> {
     Some(cpus).filter(|cpus| !cpus.is_empty())
 }
 
+/// The parts of nodes that are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeParts {
+    All,
+    /// Neither pools of huge pages nor the performance of memory.
+    CpusAndMemory,
+}
+
 /// Returns the nodes in the order of their numbers. Without any in the tree one node stands for the
 /// whole host.
-pub(crate) fn nodes(reader: &TreeReader) -> Vec<NumaNode> {
+pub(crate) fn nodes(reader: &TreeReader, parts: NodeParts) -> Vec<NumaNode> {
     let online = online_cpus(reader);
     let mut ids: Vec<NodeId> =
         reader.names(NODES).iter().filter_map(|name| number(name, "node")).map(NodeId).collect();
@@ -44,6 +52,9 @@ pub(crate) fn nodes(reader: &TreeReader) -> Vec<NumaNode> {
     }
     let gpus = gpu_nodes(reader);
     let mut nodes: Vec<NumaNode> = ids.iter().map(|&id| node(reader, id, &ids, online.as_ref())).collect();
+    if parts == NodeParts::All {
+        nodes.iter_mut().for_each(|node| add_pools_and_performance(reader, node));
+    }
     for node in &mut nodes {
         node.gpu = gpus.iter().find(|(id, _)| *id == node.id).map(|(_, address)| *address);
     }
@@ -62,11 +73,17 @@ fn node(reader: &TreeReader, id: NodeId, ids: &[NodeId], online: Option<&CpuSet>
         memory: memory_line(&meminfo, "MemTotal:"),
         free: memory_line(&meminfo, "MemFree:"),
         distances: distances(reader, &folder, ids),
-        huge_pages: huge_pages(reader, &format!("{folder}/hugepages")),
-        performance: performance(reader, &folder),
+        huge_pages: Vec::new(),
+        performance: None,
         gpu: None,
         assumed: false,
     }
+}
+
+fn add_pools_and_performance(reader: &TreeReader, node: &mut NumaNode) {
+    let folder = format!("{NODES}/node{}", node.id);
+    node.huge_pages = huge_pages(reader, &format!("{folder}/hugepages"));
+    node.performance = performance(reader, &folder);
 }
 
 fn whole_host(reader: &TreeReader, cpus: CpuSet) -> NumaNode {
@@ -170,7 +187,7 @@ mod tests {
     #[test]
     fn nodes_have_their_online_cpus_memory_and_pools() {
         let tree = two_nodes();
-        let nodes = nodes(&TreeReader::new(&tree));
+        let nodes = nodes(&TreeReader::new(&tree), NodeParts::All);
         assert_eq!(nodes.iter().map(|node| node.id.0).collect::<Vec<_>>(), [0, 4]);
         let (zero, four) = (&nodes[0], &nodes[1]);
         assert_eq!((zero.memory(), zero.free(), zero.has_memory()), (Some(2 << 20), Some(1 << 20), true));
@@ -184,6 +201,9 @@ mod tests {
         assert!(!four.has_memory() && !four.is_assumed() && four.performance().is_none());
         // A row of one number cannot be the distances of two nodes.
         assert_eq!(four.distances(), []);
+        let short = super::nodes(&TreeReader::new(&tree), NodeParts::CpusAndMemory);
+        assert_eq!((short[0].cpus(), short[0].memory()), (zero.cpus(), zero.memory()));
+        assert!(short[0].huge_pages().is_empty() && short[0].performance().is_none());
     }
 
     #[test]
@@ -191,7 +211,7 @@ mod tests {
         let tree = two_nodes()
             .file("sys/devices/system/node/node5/meminfo", "Node 5 MemTotal:  4096 kB\n")
             .file("proc/driver/nvidia/gpus/0004:05:00.0/numa_status", "Node: 5\nStatus: online\n");
-        let nodes = nodes(&TreeReader::new(&tree));
+        let nodes = nodes(&TreeReader::new(&tree), NodeParts::All);
         assert_eq!(nodes[2].gpu().map(|gpu| gpu.to_string()).as_deref(), Some("0004:05:00.0"));
         assert!(!nodes[2].has_memory());
     }
@@ -205,7 +225,7 @@ mod tests {
             .file("sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "2\n")
             .file("sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages", "2\n")
             .file("proc/meminfo", "MemTotal:       16384 kB\nMemFree:  1 kB\n");
-        let nodes = nodes(&TreeReader::new(&tree));
+        let nodes = nodes(&TreeReader::new(&tree), NodeParts::All);
         assert_eq!(nodes.len(), 1);
         assert!(nodes[0].is_assumed() && nodes[0].has_memory());
         assert_eq!((nodes[0].id(), nodes[0].cpus().to_string().as_str()), (NodeId(0), "0-1"));
@@ -232,7 +252,7 @@ mod tests {
             .folder("sys/devices/system/node/node99999999999")
             .folder("sys/devices/system/node/node-1")
             .folder("sys/devices/system/node/nodes");
-        let nodes = nodes(&TreeReader::new(&tree));
+        let nodes = nodes(&TreeReader::new(&tree), NodeParts::All);
         assert_eq!(nodes.len(), 1);
         assert!(!nodes[0].has_cpus() && nodes[0].memory().is_none() && nodes[0].free().is_none());
         assert!(nodes[0].distances().is_empty() && nodes[0].huge_pages().is_empty());

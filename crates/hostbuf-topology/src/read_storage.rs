@@ -10,6 +10,7 @@ const BLOCKS: &str = "sys/class/block";
 const OLD_BLOCKS: &str = "sys/block";
 
 /// The drives of a tree, and the block devices that are made of them.
+#[derive(Default)]
 pub(crate) struct BlockDevices {
     /// The drives with the real paths of their devices.
     pub(crate) drives: Vec<(IoDevice, Option<String>)>,
@@ -19,7 +20,7 @@ pub(crate) struct BlockDevices {
 
 /// Returns the block devices.
 pub(crate) fn block_devices(reader: &TreeReader) -> BlockDevices {
-    let mut found = BlockDevices { drives: Vec::new(), below: BTreeMap::new() };
+    let mut found = BlockDevices::default();
     let class = if reader.exists(BLOCKS) { BLOCKS } else { OLD_BLOCKS };
     for name in reader.names(class) {
         let path = format!("{class}/{name}");

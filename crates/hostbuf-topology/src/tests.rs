@@ -1,8 +1,9 @@
 //! Tests of topologies of made trees.
 
-use crate::discovery::recorded_tree;
+use crate::discovery::{lacks_nodes_of_gpus, recorded_tree};
 use crate::memory_tree::MemoryTree;
-use crate::{CpuSet, DeviceIndex, DeviceKind, NodeId, PathType, Topology};
+use crate::tree::TreeReader;
+use crate::{CpuSet, CudaVariables, DeviceIndex, DeviceKind, NodeId, PathType, Topology};
 
 const SWITCH: &str = "pci0000:00/0000:00:01.0/0000:01:00.0";
 
@@ -128,6 +129,20 @@ fn a_node_of_minus_one_is_that_of_nvml_or_of_the_local_cpus() {
 }
 
 #[test]
+fn nvml_is_asked_for_the_nodes_of_gpus_that_the_kernel_does_not_state() {
+    let lacks = |tree: MemoryTree| lacks_nodes_of_gpus(&TreeReader::new(&tree));
+    let driven = |tree: MemoryTree| tree.file("proc/driver/nvidia/gpus/0000:00:05.0/information", "");
+    let below = "pci0000:00/0000:00:05.0";
+    assert!(lacks(driven(gpu(two_nodes(), below, -1))));
+    // A container may hide the function.
+    assert!(lacks(driven(two_nodes())));
+    assert!(!lacks(driven(gpu(two_nodes(), below, 1))));
+    assert!(!lacks(gpu(two_nodes(), below, -1)));
+    let one_node = MemoryTree::new().file("sys/devices/system/node/node0/cpulist", "0-3\n");
+    assert!(!lacks(driven(gpu(one_node, below, -1))));
+}
+
+#[test]
 fn on_a_host_with_one_node_it_is_assumed() {
     let tree = MemoryTree::new().file("sys/devices/system/cpu/online", "0-3\n");
     let tree = nic(tree, "pci0000:00/0000:00:05.0/virtio0", "eth0", "up", -1);
@@ -196,6 +211,15 @@ fn cpus_have_a_node_and_near_devices() {
     assert_eq!(nearest("0", DeviceKind::Storage), "");
     // CPUs of no node are equally far from all devices.
     assert_eq!(nearest("900", DeviceKind::Gpu), "GPU0 GPU1");
+    let visible = |list: &str, variables: CudaVariables| {
+        let gpus = topology.nearest_visible_to_cpus(&set(list), &variables);
+        names(&topology, &gpus.iter().map(|gpu| gpu.device).collect::<Vec<_>>())
+    };
+    let shows = |list: &str| CudaVariables::new().visible_devices(list);
+    assert_eq!(visible("0", CudaVariables::new()), "GPU0");
+    assert_eq!(visible("0", shows("GPU-b")), "GPU1");
+    assert_eq!(visible("0,5", shows("GPU-b,GPU-a")), "GPU1 GPU0");
+    assert_eq!(visible("0", shows("")), "");
 }
 
 #[test]
@@ -301,4 +325,17 @@ fn this_host_answers() {
     let allowed = hostbuf_os::mempolicy::allowed_nodes().unwrap_or_default();
     assert!(topology.nodes().iter().any(|node| node.has_memory() && allowed.contains(&node.id())));
     assert_eq!(Topology::discover_without_nvml().nodes().len(), topology.nodes().len());
+    let for_rank = Topology::discover_for_rank(&CudaVariables::new());
+    let names = |topology: &Topology| {
+        let cards = topology.devices_of(DeviceKind::Nic);
+        cards.map(|card| card.name().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!((for_rank.nodes().len(), names(&for_rank)), (topology.nodes().len(), names(&topology)));
+    assert_eq!(for_rank.visible(&CudaVariables::new()).gpus.len(), {
+        let reported = topology.devices_of(DeviceKind::Gpu).filter(|gpu| gpu.nvml_index().is_some());
+        reported.count()
+    });
+    assert_eq!(for_rank.devices_of(DeviceKind::Storage).count(), 0);
+    let without_gpus = Topology::discover_for_rank(&CudaVariables::new().visible_devices(""));
+    assert_eq!(without_gpus.devices_of(DeviceKind::Gpu).count(), 0);
 }

@@ -8,7 +8,7 @@ use crate::io_device::{DeviceIndex, DeviceKind, IoDevice};
 use crate::numa_node::{NodeId, NumaNode};
 use crate::path_type::{DevicePath, PathType};
 use crate::read_storage::drives_below;
-use crate::visible_gpus::{CudaVariables, VisibleGpus, visible_gpus};
+use crate::visible_gpus::{CudaVariables, VisibleGpu, VisibleGpus, visible_gpus};
 
 /// The NUMA nodes and devices of a host, as they were when it was read.
 ///
@@ -147,11 +147,26 @@ impl Topology {
     #[must_use]
     pub fn nearest_to_cpus(&self, cpus: &CpuSet, kind: DeviceKind) -> Vec<DeviceIndex> {
         let nodes = self.nodes_of(cpus);
-        let distance = |to: NodeId| {
-            let distances = nodes.iter().filter_map(|&from| self.distance(from, to));
-            distances.min().unwrap_or(u32::MAX)
-        };
-        self.closest(kind, |device| Some(device.node.map_or(u32::MAX, distance)))
+        self.closest(kind, |device| Some(self.distance_to(&nodes, device)))
+    }
+
+    /// Returns the GPUs of [`visible`](Topology::visible) that are closest to a set of CPUs, by the
+    /// order of [`nearest_to_cpus`](Topology::nearest_to_cpus).
+    #[must_use]
+    pub fn nearest_visible_to_cpus(&self, cpus: &CpuSet, variables: &CudaVariables) -> Vec<VisibleGpu> {
+        let nodes = self.nodes_of(cpus);
+        let distance = |gpu: &VisibleGpu| self.distance_to(&nodes, self.device(gpu.device));
+        let mut gpus = self.visible(variables).gpus;
+        let least = gpus.iter().map(distance).min();
+        gpus.retain(|gpu| Some(distance(gpu)) == least);
+        gpus
+    }
+
+    /// Returns the smallest distance of a device from one of `nodes`, or the largest number if it
+    /// is unknown.
+    fn distance_to(&self, nodes: &[NodeId], device: &IoDevice) -> u32 {
+        let distances = nodes.iter().filter_map(|&from| self.distance(from, device.node?));
+        distances.min().unwrap_or(u32::MAX)
     }
 
     /// Returns the distance between two nodes. If the firmware states none, it is that of Linux: 10

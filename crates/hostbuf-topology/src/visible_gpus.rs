@@ -43,6 +43,17 @@ impl CudaVariables {
         self.device_order = Some(value.into());
         self
     }
+
+    /// Returns true if the variables hide all GPUs of any host: the list begins with an entry that
+    /// names none.
+    #[must_use]
+    pub fn hide_all(&self) -> bool {
+        let first = self.visible_devices.as_deref().map(|list| list.split(',').next().unwrap_or(list).trim());
+        let names_one = |entry: &str| {
+            entry.parse::<usize>().is_ok() || entry.starts_with("GPU-") || entry.starts_with("MIG-")
+        };
+        first.is_some_and(|entry| !names_one(entry))
+    }
 }
 
 /// A GPU that a process sees.
@@ -181,7 +192,16 @@ mod tests {
             (Some("é,GPU-é"), None, ""),
         ] {
             assert_eq!(visible(list, order), expected, "{list:?} {order:?}");
+            let hidden = list.is_some_and(|list| CudaVariables::new().visible_devices(list).hide_all());
+            assert!(!hidden || expected.is_empty(), "{list:?}");
         }
+    }
+
+    #[test]
+    fn a_first_entry_that_names_no_gpu_hides_all() {
+        let hides = |list: &str| CudaVariables::new().visible_devices(list).hide_all();
+        assert!(["", "-1", "NoDevFiles", " ,0", "gpu-a"].into_iter().all(hides));
+        assert!(!["0", " 1,-1", "GPU-a", "MIG-a"].into_iter().any(hides) && !CudaVariables::new().hide_all());
     }
 
     #[test]
