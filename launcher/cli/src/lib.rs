@@ -2,6 +2,7 @@
 
 mod agent_program;
 mod arguments;
+mod bind_mode;
 mod columns;
 mod doctor;
 pub mod elf;

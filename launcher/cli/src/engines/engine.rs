@@ -132,6 +132,17 @@ pub(crate) trait Engine: Send + Sync {
         &[]
     }
 
+    /// Returns the options with which the engine leaves ranks on all CPUs.
+    fn no_binding(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Returns whether a word of the user's options says on which CPUs ranks run.
+    fn is_binding(&self, word: &str) -> bool {
+        let _ = word;
+        false
+    }
+
     /// Makes the command lines of a job.
     ///
     /// # Errors

@@ -103,6 +103,15 @@ impl Engine for Mpich {
         ]
     }
 
+    fn no_binding(&self) -> &'static [&'static str] {
+        &["-bind-to", "none"]
+    }
+
+    fn is_binding(&self, word: &str) -> bool {
+        let name = word.trim_start_matches('-').split('=').next();
+        word.starts_with('-') && name == Some("bind-to")
+    }
+
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
         let mpiexec = request.command;
         let agents = Invocation::new(mpiexec).words(request.agent_options);

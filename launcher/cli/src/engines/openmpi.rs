@@ -116,6 +116,21 @@ impl Engine for OpenMpi {
         ]
     }
 
+    fn no_binding(&self) -> &'static [&'static str] {
+        &["--bind-to", "none"]
+    }
+
+    /// Recognises the options that bind, the parameters of that name, and the modifier `PE=` of
+    /// `--map-by`, which binds to as many CPUs.
+    fn is_binding(&self, word: &str) -> bool {
+        const OPTIONS: [&str; 7] =
+            ["bind-to", "bind-to-core", "bind-to-socket", "rankfile", "rf", "cpu-set", "cpu-list"];
+        let name = word.trim_start_matches('-').split('=').next().unwrap_or_default();
+        (word.starts_with('-') && OPTIONS.contains(&name))
+            || word.contains("binding_policy")
+            || word.to_ascii_lowercase().contains(":pe=")
+    }
+
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
         let mpirun = request.command;
         let agents = Invocation::new(mpirun).words(request.agent_options);

@@ -104,6 +104,14 @@ impl Engine for Slurm {
         ]
     }
 
+    fn no_binding(&self) -> &'static [&'static str] {
+        &["--cpu-bind=none"]
+    }
+
+    fn is_binding(&self, word: &str) -> bool {
+        word.starts_with("--cpu-bind") || word.starts_with("--cpu_bind")
+    }
+
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
         let srun = request.command;
         let on_hosts = |line: Invocation| {

@@ -2,8 +2,13 @@
 //! and becomes the program; the preloaded object does the rest inside it, before its `main`.
 
 mod agent;
+mod near_devices;
 mod proxy;
 mod rank;
+mod rank_binding;
+#[cfg(test)]
+mod recorded_host;
+mod surroundings;
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -25,12 +30,14 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
+use crate::bind_mode::BindArguments;
 use crate::engines::Place;
 use crate::padding;
 use crate::preload_file;
 use crate::program::Program;
 use crate::register_file;
 use register_file::Preregistration;
+use surroundings::Surroundings;
 
 /// Run a rank of an existing job script with a buffer: `mpirun <anything> hostbuf exec --size 2G --
 /// ./app`
@@ -47,6 +54,11 @@ pub(crate) struct ExecArguments {
     register: RegisterArguments,
     #[command(flatten)]
     start: StartArguments,
+    #[command(flatten)]
+    bind: BindArguments,
+    /// Do not report that a rank is bound already
+    #[arg(long, hide = true)]
+    quiet: bool,
     /// The socket of the agents that `hostbuf run` has started
     #[arg(long, hide = true)]
     socket: Option<String>,
@@ -91,9 +103,14 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
     };
     let program = program.and_then(|program| Ok((program, registering?)));
     let connection = connect(&arguments, place);
-    match (program, connection) {
-        (Ok((program, registering)), Ok((channel, name))) => {
-            match become_program(&arguments, &program, registering, place, channel, &name) {
+    // The agent, which the first rank starts, must be neither bound nor late.
+    let rank = program.and_then(|(program, registering)| {
+        let surroundings = Surroundings::find(arguments.bind.bind, place, arguments.quiet)?;
+        Ok(RankStart { place, program, registering, surroundings })
+    });
+    match (rank, connection) {
+        (Ok(rank), Ok((channel, name))) => {
+            match become_program(&arguments, rank, channel, &name) {
                 Ok(never) => match never {},
                 // The agent has accepted this rank, and ends for all ranks of the host.
                 Err(error) if error.class == ErrorClass::Attach => agent_ended(&arguments, place, &error),
@@ -213,15 +230,22 @@ fn agent_of_run(name: &str, hello: &Message<'_>) -> Result<Session, Unconnected>
 /// A type without values: a process that becomes another program does not return.
 enum Never {}
 
-/// Replaces this process by the program.
+/// The start of the rank that this process becomes.
+struct RankStart {
+    place: Place,
+    program: Program,
+    registering: Option<Preregistration>,
+    surroundings: Surroundings,
+}
+
+/// Replaces this process by the program of `rank`.
 fn become_program(
     arguments: &ExecArguments,
-    program: &Program,
-    registering: Option<Preregistration>,
-    place: Place,
+    rank: RankStart,
     channel: FrameSocket,
     name: &str,
 ) -> Result<Never, JobError> {
+    let RankStart { place, program, registering, surroundings } = rank;
     let mut command = Command::new(&program.path);
     command.arg0(&arguments.command[0]).args(&arguments.command[1..]);
     command.env(ENV_JOB, name);
@@ -230,6 +254,7 @@ fn become_program(
     command
         .env(ENV_LOCAL_RANK, place.local_rank.to_string())
         .env(ENV_LOCAL_SIZE, place.local_size.to_string());
+    surroundings.set(&mut command);
     // The preloaded object writes in place, so the entries are made with enough room. An enclosing
     // job may have set its own.
     for (name, _) in
@@ -274,7 +299,7 @@ fn become_program(
     }
     if let Some(why) = &program.not_preloadable {
         tracing::info!(why, "voting in the program's place");
-        let report = proxy::vote_for(program, why, &channel)?;
+        let report = proxy::vote_for(&program, why, &channel)?;
         drop(channel);
         command.env(ENV_REPORT, report);
         command.env(ENV_CONNECTION, "-");

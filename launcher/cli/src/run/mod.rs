@@ -22,6 +22,7 @@ use hostbuf::{Error, ErrorClass, JobError};
 use hostbuf_os::process;
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
+use crate::bind_mode::BindArguments;
 use crate::engines::Engine;
 use crate::hosts::Host;
 use crate::program::Program;
@@ -58,6 +59,8 @@ pub(crate) struct RunArguments {
     register: RegisterArguments,
     #[command(flatten)]
     start: StartArguments,
+    #[command(flatten)]
+    bind: BindArguments,
     /// Start the processes with this engine
     #[arg(long, value_name = "ENGINE", value_parser = EngineChoice::parser(), default_value = selection::AUTO)]
     launcher: EngineChoice,
@@ -119,7 +122,7 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
         hostbuf_agent::complain!("hostbuf run: {warning}");
     }
     let agent = agent_program::find(&command, arguments.agent.as_deref())?;
-    let options = EngineOptions::new(engine, &arguments.launcher_args);
+    let options = EngineOptions::new(engine, &arguments.launcher_args, arguments.bind.bind.is_some());
     let job = process::random()
         .map_err(|source| Error::Os { doing: "asking for a random number".into(), source })?;
     let timeout = arguments.start.timeout()?;
@@ -133,6 +136,8 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     spec.timeout = timeout;
     let mut for_exec = arguments.register.words();
     for_exec.extend(arguments.buffers.require.then(|| "--require".to_owned()));
+    for_exec.extend(arguments.bind.words());
+    for_exec.extend(arguments.quiet.then(|| "--quiet".to_owned()));
     // The agent is a child of this process, which therefore learns of its end.
     for_exec.extend(engine.spawns_ranks().then(|| "--agent-watched".to_owned()));
     let plan = plan::plan(&command, &agent, &hosts, &contexts, &options, &spec, &for_exec)?;

@@ -27,15 +27,20 @@ impl RequestedSize {
     }
 }
 
-/// The user's options for the engine.
-pub(super) struct EngineOptions<'a> {
-    all: &'a [OsString],
-    /// The options without those that place ranks.
+/// The options for the engine.
+pub(super) struct EngineOptions {
+    /// The options with which the ranks start.
+    for_ranks: Vec<OsString>,
+    /// The user's options without those that place ranks.
     for_agents: Vec<OsString>,
+    /// The number of the user's options.
+    count: usize,
 }
 
-impl<'a> EngineOptions<'a> {
-    pub(super) fn new(engine: &dyn Engine, all: &'a [OsString]) -> EngineOptions<'a> {
+impl EngineOptions {
+    /// Makes the options for an engine from those of the user. If `binds`, each rank binds itself,
+    /// so the engine must not, unless the user's options say how.
+    pub(super) fn new(engine: &dyn Engine, all: &[OsString], binds: bool) -> EngineOptions {
         let mut for_agents = Vec::new();
         let mut rest = all.iter();
         while let Some(word) = rest.next() {
@@ -51,12 +56,17 @@ impl<'a> EngineOptions<'a> {
                 None => for_agents.push(word.clone()),
             }
         }
-        EngineOptions { all, for_agents }
+        let mut for_ranks = Vec::new();
+        if binds && !all.iter().any(|word| engine.is_binding(&word.to_string_lossy())) {
+            for_ranks.extend(engine.no_binding().iter().map(OsString::from));
+        }
+        for_ranks.extend_from_slice(all);
+        EngineOptions { for_ranks, for_agents, count: all.len() }
     }
 
     /// Returns whether an option places ranks.
     fn place_ranks(&self) -> bool {
-        self.for_agents.len() < self.all.len()
+        self.for_agents.len() < self.count
     }
 
     /// Returns the program of all ranks if every host with an agent runs it. With several programs,
@@ -76,7 +86,7 @@ pub(super) fn plan(
     agent: &AgentProgram,
     hosts: &[Host],
     contexts: &[AppContext],
-    options: &EngineOptions<'_>,
+    options: &EngineOptions,
     spec: &Spec,
     exec_options: &[String],
 ) -> Result<LaunchPlan> {
@@ -110,9 +120,9 @@ pub(super) fn plan(
         agent_hosts: &agent_hosts,
         contexts,
         ranks,
-        options: options.all,
+        options: &options.for_ranks,
         agent_options: &options.for_agents,
-        inherited: inherited(options.all, spec, &exec).as_deref(),
+        inherited: inherited(&options.for_ranks, spec, &exec).as_deref(),
         allocated_hosts: allocated_hosts.as_deref(),
         prefix: &prefix,
     })?;
@@ -159,6 +169,17 @@ mod tests {
         command: &[&str],
         arguments: &[&str],
     ) -> LaunchPlan {
+        plan_with(engine, hosts, ranks, command, arguments, false)
+    }
+
+    fn plan_with(
+        engine: &str,
+        hosts: &str,
+        ranks: Option<usize>,
+        command: &[&str],
+        arguments: &[&str],
+        binds: bool,
+    ) -> LaunchPlan {
         let mut spec = Spec::new(1, "s".into(), vec![BufferOptions::new(4096)]);
         spec.reports = true;
         let hosts = if hosts.is_empty() { Vec::new() } else { hosts::parse(hosts).unwrap() };
@@ -169,7 +190,7 @@ mod tests {
         let release = Release::new(engine.name(), "4".into(), Some(engine.option()));
         let command = LaunchCommand { engine, path: "mpirun".into(), release };
         let agent = AgentProgram { path: "/agent".into(), managed_start: None };
-        let options = EngineOptions::new(engine, &arguments);
+        let options = EngineOptions::new(engine, &arguments, binds);
         plan(&command, &agent, &hosts, &contexts, &options, &spec, &registering).unwrap()
     }
 
@@ -204,6 +225,38 @@ mod tests {
             text(&plan.agents)
         );
         assert!(text(&plan.ranks[0]).contains("--map-by node --bind-to=core -x A"));
+    }
+
+    #[test]
+    fn ranks_that_bind_themselves_are_not_bound_by_the_engine() {
+        for (engine, words, own) in [
+            (
+                "openmpi",
+                "mpirun --bind-to none",
+                &[
+                    &["--bind-to", "core"][..],
+                    &["-bind-to=core"],
+                    &["--map-by", "socket:PE=2"],
+                    &["--mca", "hwloc_base_binding_policy", "core"],
+                ][..],
+            ),
+            ("mpich", "mpirun -bind-to none", &[&["-bind-to", "core"], &["--bind-to=core"]]),
+            ("slurm", "mpirun --overlap --cpu-bind=none", &[&["--cpu-bind=cores"], &["--cpu_bind=rank"]]),
+        ] {
+            let ranks = |arguments: &[&str], binds| {
+                let plan = plan_with(engine, "h0:2,h1:2", Some(2), &["./a"], arguments, binds);
+                (text(&plan.ranks[0]), text(&plan.agents))
+            };
+            let (bound, free) = (ranks(&[], false), ranks(&[], true));
+            assert!(free.0.starts_with(words) && !bound.0.starts_with(words), "{free:?}");
+            // The agents are the same, and so are the hosts that have one.
+            assert_eq!(free.1, bound.1);
+            for arguments in own {
+                assert_eq!(ranks(arguments, true), ranks(arguments, false), "{engine}");
+            }
+        }
+        let local = |binds| text(&plan_with("local", "", Some(2), &["./a"], &[], binds).ranks[0]);
+        assert_eq!(local(true), local(false));
     }
 
     #[test]

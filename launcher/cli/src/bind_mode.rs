@@ -1,0 +1,36 @@
+//! `--bind`: the nodes on whose CPUs ranks run.
+
+/// The option `--bind`.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct BindArguments {
+    /// Run each rank on the CPUs of one NUMA node, whose memory it prefers. Ranks that are bound
+    /// already stay as they are
+    #[arg(long, value_name = "NEAR", value_enum)]
+    pub(crate) bind: Option<BindMode>,
+}
+
+/// The choice of a rank's node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum BindMode {
+    /// Distribute the ranks of a host over its nodes, in blocks.
+    Node,
+    /// Take the node of a GPU that the rank sees; the ranks of a host take the GPUs in turn.
+    NearGpu,
+}
+
+impl BindMode {
+    /// Returns the value of the option.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            BindMode::Node => "node",
+            BindMode::NearGpu => "near-gpu",
+        }
+    }
+}
+
+impl BindArguments {
+    /// Returns the option as words of a command line.
+    pub(crate) fn words(self) -> Option<String> {
+        Some(format!("--bind={}", self.bind?.name()))
+    }
+}
