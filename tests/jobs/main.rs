@@ -22,6 +22,7 @@ mod forks;
 mod image;
 mod many_buffers;
 mod members;
+mod near_devices;
 mod other_user;
 mod process_limit;
 mod registered;

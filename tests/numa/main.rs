@@ -2,9 +2,11 @@
 //! `scripts/numa-vm`. A machine boots once, and runs the checks of several modules one after the
 //! other.
 
+mod binding;
 mod layout;
 mod machine;
 mod machines;
 mod memory;
 mod placement;
 mod script;
+mod topology;

@@ -24,11 +24,11 @@ use crate::visible_gpus::CudaVariables;
 const DEVICE_LIMIT: usize = 1024;
 
 impl NumaNode {
-    /// Reads the NUMA nodes of this host, in the order of their numbers, and no devices. A host
-    /// that does not list nodes has one, which is assumed.
+    /// Reads the NUMA nodes of this host, in the order of their numbers, with their CPUs and memory
+    /// alone. A host that does not list nodes has one, which is assumed.
     #[must_use]
     pub fn all_of_this_host() -> Vec<NumaNode> {
-        nodes(&TreeReader::new(&DiskTree::new(Path::new("/"))), NodeParts::All)
+        nodes(&TreeReader::new(&DiskTree::new(Path::new("/"))), NodeParts::CpusAndMemory)
     }
 }
 

@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn without_sys_the_cpus_are_those_of_proc() {
         let tree = MemoryTree::new().file("proc/stat", "cpu  1 2 3\ncpu0 1 2 3\ncpu3 1 2 3\nintr 5 6\n");
-        let nodes = nodes(&TreeReader::new(&tree));
+        let nodes = nodes(&TreeReader::new(&tree), NodeParts::All);
         assert_eq!((nodes.len(), nodes[0].cpus().to_string().as_str()), (1, "0,3"));
     }
 
