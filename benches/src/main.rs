@@ -17,6 +17,7 @@ mod launch;
 mod lazy;
 mod lookups;
 mod memory;
+mod node_cores;
 mod other_caches;
 #[cfg(feature = "rdma")]
 mod perftest;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         ["topology", hostbuf, lstopo, repeats, ref trees @ ..] => {
             topology::compare(hostbuf, lstopo, number(repeats), trees)
         }
+        ["node-cores", root, bytes, repeats] => node_cores::compare(root, number(bytes), number(repeats)),
         #[cfg(feature = "rdma")]
         ["rdma", repeats, volume] => rdma::compare(number(repeats), number(volume)),
         ["report", ref files @ ..] => return report::report(files),

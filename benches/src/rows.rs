@@ -437,4 +437,13 @@ pub(crate) const ROWS: &[FigureRow] = &[
     row("cache-munmap-busy-asleep", "  of what a thread adds that only reads", Seconds, Over, Bar::None),
     row("topology-recorded", "hostbuf topology, recorded trees : lstopo", Seconds, Over, AtMost(1.0)),
     row("topology-host", "hostbuf topology, this host : lstopo", Seconds, Over, AtMost(1.0)),
+    row(
+        "node-cores-4k",
+        "rate of populating 4k pages of a node, its cores : one core x their number",
+        Rate,
+        Over,
+        AtLeast(0.8),
+    ),
+    row("node-cores-thp", "the same, transparent huge pages", Rate, Over, AtLeast(0.8)),
+    row("node-cores-2m", "the same, pages of 2 MiB of the pool", Rate, Over, AtLeast(0.8)),
 ];
