@@ -43,6 +43,24 @@ fn srun_starts_agents_and_ranks_side_by_side_in_one_allocation() {
 }
 
 #[test]
+fn ranks_of_srun_are_bound_to_nodes_by_themselves() {
+    let rank = "read -r _ policy _ </proc/self/numa_maps; echo rank $policy ${HOSTBUF_NUMA_NODE-unset}";
+    let options = "--launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M --bind node -v";
+    let Some(outcome) = in_allocation(&format!("$HOSTBUF run {options} -- bash -c '{rank}'")) else { return };
+    let outcome = outcome.ok();
+    let lines = outcome.lines("rank ");
+    assert!(outcome.stderr.contains(" --overlap --cpu-bind=none "), "{outcome:?}");
+    if outcome.stderr.contains("are bound already") {
+        return skip("binding under Slurm: the tests run on some CPUs of the host only");
+    }
+    let is_bound = |line: &String| {
+        line.strip_prefix("prefer:")
+            .is_some_and(|nodes| nodes.split_once(' ').is_some_and(|(preferred, node)| preferred == node))
+    };
+    assert!(lines.len() == 8 && lines.iter().all(is_bound), "{outcome:?}");
+}
+
+#[test]
 fn srun_registers_in_the_first_rank_of_each_host() {
     if !root().join("target/lib/hostbuf/libhostbuf_register.so").is_file() {
         return skip("registering before main under Slurm: the object is not built (scripts/build)");

@@ -20,6 +20,13 @@ run free -n 1
 run bound -n 4 --bind node
 run few -n 1 --bind node
 CASE=exec HOSTBUF_NUMA_NODE=7 "$HOSTBUF" exec --size 1M --bind node -- sh -c "$rank"
+# The agent, which the rank has started, populates the buffer on all nodes. That of the job before
+# may not have ended yet.
+"$HOSTBUF" exec --size 1M --bind node -- sh -c 'for process in /proc/[0-9]*; do
+    [ "$(tr "\0" " " <$process/cmdline | cut -d " " -f 2)" = agent ] || continue
+    sed -n "s/^Cpus_allowed_list:\t/agent: cpus /p" $process/status
+    read -r _ policy _ <$process/numa_maps && echo "agent: $policy"
+done 2>/dev/null | sort -u'
 CASE=taskset taskset -c 3 "$HOSTBUF" exec --size 1M -- sh -c "$rank"
 CASE=respected taskset -c 3 "$HOSTBUF" run --launcher local --size 1M -n 2 --bind node -- sh -c "$rank"
 CASE=quiet taskset -c 3 "$HOSTBUF" run -q --launcher local --size 1M -n 1 --bind node -- sh -c "$rank"
@@ -33,8 +40,10 @@ echo 0 >/sys/fs/cgroup/part/cpuset.mems
 echo "status $?"
 "#;
 
-/// The lines of the ranks, sorted.
-const RANKS: [&str; 14] = [
+/// The lines of the ranks and of an agent, sorted.
+const RANKS: [&str; 16] = [
+    "agent: cpus 0-3",
+    "agent: default",
     "bound 0: node 0, card 0, cpus 0-1, prefer:0",
     "bound 1: node 0, card 0, cpus 0-1, prefer:0",
     "bound 2: node 1, card 1, cpus 2-3, prefer:1",

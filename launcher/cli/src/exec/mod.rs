@@ -9,6 +9,7 @@ mod rank_binding;
 #[cfg(test)]
 mod recorded_host;
 mod surroundings;
+mod turn;
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;

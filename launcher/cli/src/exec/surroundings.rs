@@ -7,6 +7,7 @@ use hostbuf_topology::{CpuSet, CudaVariables, Topology};
 
 use super::near_devices::NearDevices;
 use super::rank_binding::{RankBinding, RankCpus, bound_already};
+use super::turn::turn;
 use crate::bind_mode::BindMode;
 use crate::engines::Place;
 
@@ -25,7 +26,8 @@ impl Surroundings {
         let topology = Topology::discover_for_rank(&variables);
         let near = |cpus: &CpuSet, turn, gpu| NearDevices::find(&topology, cpus, &variables, turn, gpu);
         let Some(mode) = mode else {
-            return Ok(Surroundings(near(&CpuSet::of_this_thread(), place.local_rank, None)));
+            let cpus = CpuSet::of_this_thread();
+            return Ok(Surroundings(near(&cpus, turn(&topology, &cpus, place), None)));
         };
         let cpus = RankCpus::of_this_thread(&topology);
         let Some(binding) = RankBinding::choose(mode, &topology, &cpus, place, &variables)? else {
@@ -33,7 +35,7 @@ impl Surroundings {
             if place.local_rank == 0 && !quiet {
                 hostbuf_agent::complain!("hostbuf: {}", bound_already(mode, &cpus));
             }
-            return Ok(Surroundings(near(&cpus.own, place.local_rank, None)));
+            return Ok(Surroundings(near(&cpus.own, turn(&topology, &cpus.own, place), None)));
         };
         binding.apply()?;
         let RankBinding { cpus, turn, gpu, .. } = binding;
