@@ -149,10 +149,10 @@ impl NodeSpace {
             Pages::Huge2M | Pages::Huge1G => (
                 format!("node {node}'s reserved pool of pages of {}", Bytes(page)),
                 format!(
-                    "reserve {} more pages there (root: /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages), \
+                    "reserve more there (root: raise /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages by {}), \
                      use another placement, or use --pages auto",
-                    (requested - available).div_ceil(page),
-                    page / 1024
+                    page / 1024,
+                    (requested - available).div_ceil(page)
                 ),
             ),
             _ => (
@@ -231,7 +231,7 @@ mod tests {
         for words in [
             "4 MiB requested, 2 MiB available",
             "node 0 8 MiB, node 1 2 MiB",
-            "reserve 1 more pages",
+            "nr_hugepages by 1)",
             "node1/hugepages",
         ] {
             assert!(pool.contains(words), "{words}: {pool}");

@@ -153,8 +153,10 @@ fn populate_range(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demand::Demand;
     use crate::error::Error;
     use crate::memfd::{self, Backing};
+    use crate::placement::{HostNodes, Placement};
     use hostbuf_os::process;
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
@@ -186,15 +188,27 @@ mod tests {
         }
     }
 
+    const LENGTH: u64 = 64 << 20;
+
     #[test]
     fn a_worker_that_is_killed_is_named_with_its_signal() {
-        const LENGTH: u64 = 64 << 20;
+        kill_a_worker_of(&FilePlan::unplaced(LENGTH));
+    }
+
+    #[test]
+    fn a_worker_of_a_node_that_is_killed_is_named_with_its_signal() {
+        let demand = Demand::new(LENGTH, Pages::Small).placement(Placement::Node(NodeId(0)));
+        kill_a_worker_of(&demand.plan(Pages::Small, &mut HostNodes::of_this_host().space()).unwrap());
+    }
+
+    /// Kills the first worker, and checks the error.
+    fn kill_a_worker_of(plan: &FilePlan) {
         let fd = memfd::create("hostbuf-test", LENGTH, Backing::Shmem).unwrap();
         let mut killed = None;
         let oom_kills = memory::oom_kills();
         let error = populate(
             fd.as_fd(),
-            PageRequest::new(&FilePlan::unplaced(LENGTH), Pages::Small),
+            PageRequest::new(plan, Pages::Small),
             Workers::Children(Cores::own()),
             &|_| Cores::own(),
             // Called while the workers are running, and once more.
