@@ -16,7 +16,10 @@ fuzz_target!(|input: (&[u8], &str)| {
         assert_eq!(a.index().0, index);
         for b in topology.devices() {
             assert_eq!(topology.path(a.index(), b.index()), topology.path(b.index(), a.index()));
-            assert!(topology.path(a.index(), b.index()).path_type <= topology.pci_path(a.index(), b.index()).path_type);
+            assert!(
+                topology.path(a.index(), b.index()).path_type
+                    <= topology.pci_path(a.index(), b.index()).path_type
+            );
         }
         for kind in [DeviceKind::Gpu, DeviceKind::Nic, DeviceKind::Storage] {
             assert!(!topology.nearest(a.index(), kind).contains(&a.index()));
