@@ -444,6 +444,9 @@ pub(crate) const ROWS: &[FigureRow] = &[
         Over,
         AtLeast(0.8),
     ),
+    row("node-cores-4k-private", "  of as many processes with private memory", Rate, Over, Bar::None),
     row("node-cores-thp", "the same, transparent huge pages", Rate, Over, AtLeast(0.8)),
+    row("node-cores-thp-private", "  of as many processes with private huge pages", Rate, Over, AtLeast(0.9)),
     row("node-cores-2m", "the same, pages of 2 MiB of the pool", Rate, Over, AtLeast(0.8)),
+    row("node-cores-2m-private", "  of as many processes with private huge pages", Rate, Over, AtLeast(0.9)),
 ];
