@@ -15,7 +15,17 @@ mod io_device;
 #[cfg(any(test, fuzzing))]
 mod memory_tree;
 mod numa_node;
+#[cfg(feature = "nvml")]
 mod nvml;
+#[cfg(not(feature = "nvml"))]
+mod nvml {
+    use crate::nvml_report::{NvmlQuestions, NvmlReport};
+
+    /// Returns the reason why there is no report.
+    pub(crate) fn report(_: NvmlQuestions) -> Result<NvmlReport, String> {
+        Err("this program was built without NVML".into())
+    }
+}
 mod nvml_report;
 mod path_type;
 mod pci_address;

@@ -4,7 +4,7 @@ use nvml_wrapper::enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-use crate::nvml_report::{NvLinkCount, NvmlGpu, NvmlReport};
+use crate::nvml_report::{NvLinkCount, NvmlGpu, NvmlQuestions, NvmlReport};
 use crate::pci_address::PciAddress;
 
 /// `NVML_AFFINITY_SCOPE_NODE` of nvml.h.
@@ -15,19 +15,6 @@ const NODE_WORDS: usize = 16;
 
 /// The number of links of a GPU that are asked for: more than any GPU has.
 const LINK_LIMIT: u32 = 64;
-
-/// The questions to NVML that take long: some milliseconds for each GPU, or for each pair.
-#[derive(Clone, Copy)]
-pub(crate) struct NvmlQuestions {
-    /// The nodes next to each GPU.
-    pub(crate) nodes: bool,
-    /// The NVLinks between GPUs.
-    pub(crate) links: bool,
-}
-
-impl NvmlQuestions {
-    pub(crate) const ALL: NvmlQuestions = NvmlQuestions { nodes: true, links: true };
-}
 
 /// Returns the report of this host's NVML.
 ///

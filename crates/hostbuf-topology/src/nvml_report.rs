@@ -4,6 +4,20 @@ use std::fmt::Write as _;
 
 use crate::pci_address::PciAddress;
 
+/// The questions to NVML that take long: some milliseconds for each GPU, or for each pair.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "nvml"), allow(dead_code, reason = "without NVML no question is asked"))]
+pub(crate) struct NvmlQuestions {
+    /// The nodes next to each GPU.
+    pub(crate) nodes: bool,
+    /// The NVLinks between GPUs.
+    pub(crate) links: bool,
+}
+
+impl NvmlQuestions {
+    pub(crate) const ALL: NvmlQuestions = NvmlQuestions { nodes: true, links: true };
+}
+
 /// The file of a recorded tree with the answers of NVML.
 pub(crate) const NVML_FILE: &str = "hostbuf/nvml";
 
