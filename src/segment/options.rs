@@ -158,7 +158,7 @@ impl BufferOptions {
     pub fn check(&self) -> Result<()> {
         if self.size == 0 && self.sections.is_empty() {
             let name = &self.name;
-            return Err(Error::invalid(format!("size 0: buffer \"{name}\" has neither a size nor sections")));
+            return Err(Error::invalid(format!("size 0: buffer \"{name}\" has neither size= nor sections")));
         }
         if self.requested() > MAX_SIZE {
             let (asked, most) = (Bytes(self.requested()), Bytes(MAX_SIZE));
@@ -287,7 +287,7 @@ mod tests {
         assert!(refused(with(0, &[("a", 1), ("a", 1)])).contains("two sections of buffer \"default\""));
         assert!(refused(with(0, &[("a", 0)])).contains("section \"a\" has size 0"));
         assert!(refused(with(0, &[("a", u64::MAX)])).contains("address space"));
-        assert!(refused(with(0, &[])).contains("neither a size nor sections"));
+        assert!(refused(with(0, &[])).contains("neither size= nor sections"));
         let names: Vec<String> = (0..=MAX_SECTIONS).map(|i| format!("s{i}")).collect();
         let many: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
         assert!(refused(with(0, &many)).contains("251 sections: expected at most 250"));

@@ -24,6 +24,7 @@ mod many_buffers;
 mod members;
 mod near_devices;
 mod other_user;
+mod placement;
 mod process_limit;
 mod registered;
 mod running_job;
