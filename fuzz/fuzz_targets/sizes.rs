@@ -1,5 +1,5 @@
-//! Sizes, pages, buffers, placements, sections and devices on the command line: an accepted value is
-//! printed in a form that reads as the same value.
+//! Sizes, pages, buffers, placements, sections and devices on the command line: an accepted value
+//! is printed in a form that reads as the same value.
 
 #![no_main]
 

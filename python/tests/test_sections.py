@@ -46,7 +46,7 @@ class Sections(unittest.TestCase):
                 use()
 
     def test_views_of_sections_count_as_views_of_the_buffer(self) -> None:
-        with hostbuf.allocate(None, sections={"grid": 1 << 16}) as buffer:
+        with hostbuf.allocate(None, 1 << 17, sections={"grid": 1 << 16}) as buffer:
             buffer.initialize(lambda arena: None)
             view = buffer.section("grid")
             with self.assertRaisesRegex(hostbuf.Error, "1 writable arrays or views"):

@@ -18,7 +18,6 @@ use crate::segment::mapped_segment::MappedSegment;
 use crate::segment::mapping::Mapping;
 use crate::segment::options::{BufferOptions, check_all};
 use crate::segment::phase::Phase;
-use crate::segment::section::{Section, SectionArgument};
 use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
@@ -146,17 +145,8 @@ fn create(
     Ok(segments)
 }
 
-/// Returns the text of a request with its sections.
-fn request_text(options: &BufferOptions) -> String {
-    let section = |section: &Section| {
-        let argument = SectionArgument { buffer: options.name.clone(), section: section.clone() };
-        format!(" --section {argument}")
-    };
-    options.to_string() + &options.sections.iter().map(section).collect::<String>()
-}
-
 fn same_request(group: &dyn Collective, options: &BufferOptions) -> Result<()> {
-    let mine = request_text(options);
+    let mine = options.request_text();
     let hash = xxhash_rust::xxh3::xxh3_64(mine.as_bytes());
     let mut words = [hash, !hash];
     group.all_reduce(&mut words, Reduce::Min)?;

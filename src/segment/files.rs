@@ -44,6 +44,12 @@ struct Segment {
     strict: bool,
 }
 
+impl Segment {
+    fn request(&self) -> PageRequest<'_> {
+        PageRequest::new(&self.plan, self.identity.pages).strict(self.strict)
+    }
+}
+
 /// Returns the name of a memory file in `/proc/PID/maps`, by which `hostbuf stat` finds the buffers
 /// of a job.
 #[must_use]
@@ -100,16 +106,24 @@ impl Segments {
         let _span = info_span!("populate", bytes = self.eager()).entered();
         let mut before = 0;
         let cores = |node| self.nodes.as_ref().map_or_else(Cores::own, |nodes| nodes.cores(node));
+        // Pages without a placement may be on any node, so they come last.
         for (index, segment) in self.buffers.iter_mut().enumerate().filter(|(_, s)| !s.identity.lazy) {
-            let (length, pages) = (segment.identity.length, segment.identity.pages);
             let mut report = |done| progress(before + done);
-            let request = PageRequest::new(&segment.plan, pages).strict(segment.strict);
-            let obtained = populate::populate(segment.fd.as_fd(), request, workers, &cores, &mut report)?;
-            segment.identity.pages = if obtained.huge == 0 { Pages::Small } else { pages };
+            let obtained =
+                populate::populate_placed(segment.fd.as_fd(), segment.request(), &cores, &mut report)?;
             segment.identity.huge = obtained.huge;
             let own = self.sections.iter_mut().filter(|section| section.buffer == index);
             own.zip(&obtained.on_nodes).for_each(|(section, bytes)| sections::set_obtained(section, bytes));
-            before += length;
+            before += segment.plan.placed_bytes();
+        }
+        for segment in self.buffers.iter_mut().filter(|s| !s.identity.lazy) {
+            let mut report = |done| progress(before + done);
+            let (fd, request) = (segment.fd.as_fd(), segment.request());
+            segment.identity.huge += populate::populate_unplaced(fd, request, workers, &mut report)?;
+            if segment.identity.huge == 0 {
+                segment.identity.pages = Pages::Small;
+            }
+            before += segment.identity.length - segment.plan.placed_bytes();
         }
         Ok(())
     }

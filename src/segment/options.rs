@@ -108,8 +108,11 @@ impl BufferOptions {
     /// Returns the number of bytes of which the offset and the length of every section are
     /// multiples. It depends on the options alone, and not on the pages that a host provides.
     fn unit(&self) -> u64 {
-        let sum = self.sections.iter().map(|section| section.size).fold(0, u64::saturating_add);
-        self.pages.unit(self.size.max(sum))
+        // The sum in whole small pages: if it reaches a huge page, the sections consist of those.
+        let small = Pages::Small.size();
+        let whole =
+            self.sections.iter().map(|section| section.size.min(MAX_SIZE + 1).next_multiple_of(small));
+        self.pages.unit(self.size.max(whole.fold(0, u64::saturating_add)))
     }
 
     /// Returns the number of bytes of each section, rounded up to whole pages.
@@ -308,6 +311,8 @@ mod tests {
         assert_eq!(lengths(Pages::Small, &[1, 4097]), [4096, 8192]);
         assert_eq!(lengths(Pages::Auto, &[1, 4097]), [4096, 8192]);
         assert_eq!(lengths(Pages::Auto, &[1, HUGE]), [HUGE, HUGE]);
+        assert_eq!(lengths(Pages::Auto, &[HUGE / 2, HUGE / 2 - 1]), [HUGE, HUGE]);
+        assert_eq!(lengths(Pages::Auto, &[HUGE / 2, HUGE / 2 - 4096]), [HUGE / 2, HUGE / 2 - 4096]);
         assert_eq!(lengths(Pages::Huge1G, &[1]), [1 << 30]);
         // Pages of 1 GiB would move the second section on some hosts.
         assert!(!options(Pages::Auto, &[HUGE, (1 << 30) - HUGE]).demand().has_whole(1 << 30));

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::segment::fields;
 use crate::segment::options::BufferOptions;
+use crate::segment::section::{Section, SectionArgument};
 
 /// Parses the command line syntax of a buffer without its sections:
 /// `name=index,size=2G,pages=2m,numa=0,1,lazy,dump`. Without `size=` the buffer consists of its
@@ -43,6 +44,18 @@ impl FromStr for BufferOptions {
             options.check()?;
         }
         Ok(options)
+    }
+}
+
+impl BufferOptions {
+    /// Returns the text of the options with the sections, by which requests are compared.
+    #[must_use]
+    pub fn request_text(&self) -> String {
+        let section = |section: &Section| {
+            let argument = SectionArgument { buffer: self.name.clone(), section: section.clone() };
+            format!(" --section {argument}")
+        };
+        self.to_string() + &self.sections.iter().map(section).collect::<String>()
     }
 }
 

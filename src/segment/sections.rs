@@ -79,11 +79,12 @@ impl HostBuffer {
         let Some(section) = self.named_sections().find(|section| section.name == name) else {
             let names: Vec<String> =
                 self.named_sections().map(|section| format!("\"{}\"", section.name)).collect();
-            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let its = match names.join(", ") {
+                none if none.is_empty() => "it has no sections".to_owned(),
+                names => format!("its sections are {names}"),
+            };
             let buffer = self.name();
-            return Err(Error::invalid(format!(
-                "buffer \"{buffer}\" has no section \"{name}\"; its sections: {names}"
-            )));
+            return Err(Error::invalid(format!("buffer \"{buffer}\" has no section \"{name}\": {its}")));
         };
         let start = self.as_ptr().as_ptr() as usize + section.offset as usize;
         Ok(Span::new(start, section.length as usize)?)
@@ -120,7 +121,7 @@ mod tests {
         let used = buffer.high_water().expect("it is intact");
         assert!((3 * 4096 + 800..4 * 4096).contains(&used), "{used}");
         let none = buffer.section("rays").expect_err("no section").to_string();
-        assert!(none.ends_with("its sections: \"grid\", \"halo\""), "{none}");
+        assert!(none.ends_with("its sections are \"grid\", \"halo\""), "{none}");
     }
 
     #[test]

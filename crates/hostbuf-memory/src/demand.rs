@@ -1,6 +1,6 @@
 //! The memory that one file needs.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pages::Pages;
 use crate::placement::{FilePlan, NodeSpace, Placement, PlannedRange};
 
@@ -83,6 +83,10 @@ impl Demand {
         let mut at = 0;
         let mut ranges = Vec::new();
         for (length, placement) in &self.parts {
+            if placement.is_some() && !length.is_multiple_of(pages.size()) {
+                let what = format!("a part of {length} bytes does not consist of whole pages {pages}");
+                return Err(Error::Invalid { what });
+            }
             let pattern = placement.as_ref().map(|placement| space.plan(placement, *length, pages));
             ranges.push(PlannedRange::new(at, *length, pattern.transpose()?));
             at += length;

@@ -198,9 +198,11 @@ impl Topology {
         self.nodes.iter().fold(CpuSet::new(), |all, node| all.union(&node.cpus))
     }
 
-    /// Returns the node that has all of `cpus`, or `None` if they are on several nodes or on none.
+    /// Returns the node that has all of `cpus` that are online, or `None` if they are on several
+    /// nodes or on none. The affinity of a process may contain CPUs that are offline.
     #[must_use]
     pub fn node_of(&self, cpus: &CpuSet) -> Option<NodeId> {
+        let cpus = &cpus.intersection(&self.cpus());
         let mut nodes = self.nodes.iter().filter(|node| !cpus.is_empty() && cpus.is_subset(&node.cpus));
         nodes.next().map(NumaNode::id)
     }

@@ -315,7 +315,9 @@ class Buffer(_hostbuf.Memory):
 
         def native(arena: _hostbuf.Arena) -> int:
             given = Arena(arena, handle)
-            written[:] = [_object.write(fill(given), arena, handle, given._taken)]
+            # The program fills sections itself.
+            sections = [(section.address, section.size) for section in self.sections if section.name]
+            written[:] = [_object.write(fill(given), arena, handle, given._taken + sections)]
             return written[0][0]
 
         root = run(native)

@@ -138,9 +138,9 @@ def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: li
     """Writes an object into the buffer that is being filled, and warns of the data that each rank
     will copy.
 
-    ``taken`` lists the memory that the arena has allocated for arrays, as (address, bytes); only
-    this memory stays in the buffer. Returns the root's address, and the object as :func:`read`
-    returns it in the other ranks."""
+    ``taken`` lists the memory that the arena has allocated for arrays, and the sections, as
+    (address, bytes); only this memory stays in the buffer. Returns the root's address, and the
+    object as :func:`read` returns it in the other ranks."""
     base, size = handle.address(), handle.size()
     stream = io.BytesIO()
     pickler = _Pickler(stream, value)

@@ -6,6 +6,7 @@ use hostbuf_os::{Bytes, NodeId, process};
 
 use crate::error::{Error, NoSpace, Result};
 use crate::pages::Pages;
+use crate::placement::MAX_NODES;
 use crate::placement::plan::NodePattern;
 use crate::placement::request::Placement;
 
@@ -73,6 +74,7 @@ impl NodeSpace {
     /// the cpuset of this process excludes; [`Error::NoSpace`] if a node has too little free
     /// memory. Nothing is taken then.
     pub(crate) fn plan(&mut self, placement: &Placement, length: u64, pages: Pages) -> Result<NodePattern> {
+        self.check(placement)?;
         placement.nodes().iter().try_for_each(|&node| self.check_node(node))?;
         let count = length.div_ceil(pages.size());
         let pattern = match placement {
@@ -108,6 +110,31 @@ impl NodeSpace {
             }
         }
         blocks
+    }
+
+    /// Checks that a placement names some nodes, and none twice.
+    fn check(&self, placement: &Placement) -> Result<()> {
+        let all = match placement {
+            Placement::Interleave(interleave) if interleave.nodes().is_empty() => &self.usable()[..],
+            other => other.nodes(),
+        };
+        let twice = all.iter().enumerate().find(|(i, node)| all[..*i].contains(node));
+        if let Some((_, node)) = twice {
+            return Err(Error::Invalid {
+                what: format!("invalid placement {placement}: node {node} occurs twice"),
+            });
+        }
+        if (1..=MAX_NODES).contains(&all.len()) {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            what: format!("the placement {placement}"),
+            why: format!(
+                "it means {} NUMA nodes of {}: name 1 to {MAX_NODES} nodes",
+                all.len(),
+                process::host_name()
+            ),
+        })
     }
 
     fn check_node(&self, node: NodeId) -> Result<()> {
@@ -208,6 +235,19 @@ mod tests {
     #[test]
     fn interleaving_without_nodes_uses_those_of_the_cpuset() {
         assert_eq!(plan(&mut space(), "interleave", 8, Pages::Small).unwrap(), [(0, 4), (1, 4)]);
+    }
+
+    #[test]
+    fn placements_without_nodes_or_with_one_twice_are_refused() {
+        let refuse =
+            |space: &mut NodeSpace, placement| space.plan(&placement, MIB, Pages::Small).unwrap_err();
+        let nodes = |list: &[u32]| Placement::Nodes(list.iter().copied().map(NodeId).collect());
+        assert!(matches!(refuse(&mut space(), nodes(&[])), Error::Unsupported { .. }));
+        assert!(matches!(refuse(&mut space(), nodes(&[0, 0])), Error::Invalid { .. }));
+        let interleave = || Placement::Interleave(crate::placement::Interleave::over_all());
+        assert!(matches!(refuse(&mut NodeSpace::new(vec![]), interleave()), Error::Unsupported { .. }));
+        let many = (0..65).map(|node| NodeMemory::new(NodeId(node), MIB)).collect();
+        assert!(matches!(refuse(&mut NodeSpace::new(many), interleave()), Error::Unsupported { .. }));
     }
 
     #[test]

@@ -108,6 +108,12 @@ impl FilePlan {
         &self.ranges
     }
 
+    /// Returns the number of bytes of all ranges with a placement.
+    #[must_use]
+    pub fn placed_bytes(&self) -> u64 {
+        self.ranges.iter().filter(|range| range.is_placed()).map(|range| range.length).sum()
+    }
+
     /// Returns the nodes on which the plan has pages, in ascending order.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeId> {

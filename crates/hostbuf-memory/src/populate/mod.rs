@@ -20,7 +20,7 @@ mod work;
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pages::Pages;
 use crate::placement::{FilePlan, PlannedRange};
 use failure::{ended_for_memory, explain, worker_ended};
@@ -85,17 +85,12 @@ impl<'a> PageRequest<'a> {
     }
 }
 
-/// Allocates all pages of `fd`. `progress` is called occasionally with the number of bytes
-/// allocated so far.
-///
-/// `workers` allocate the ranges without a placement. Those with one are allocated by children of
-/// this process, which run on the cores of their nodes as `node_cores` returns them, and the node
-/// of each page is verified.
+/// Allocates all pages of `fd`: those with a placement by [`populate_placed`], and then the rest by
+/// [`populate_unplaced`]. `progress` is called occasionally with the number of bytes allocated so
+/// far.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if pages ran out; [`Error::WorkerEnded`] if a signal has ended a worker;
-/// [`Error::Unsupported`] for a strict demand that this kernel cannot meet, and for a placement
-/// that it refuses.
+/// As both functions.
 pub fn populate(
     fd: BorrowedFd<'_>,
     request: PageRequest<'_>,
@@ -103,30 +98,69 @@ pub fn populate(
     node_cores: &dyn Fn(NodeId) -> Cores,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ObtainedPages> {
+    let mut obtained = populate_placed(fd, request, node_cores, progress)?;
+    let before = request.plan.placed_bytes();
+    obtained.huge += populate_unplaced(fd, request, workers, &mut |done| progress(before + done))?;
+    Ok(obtained)
+}
+
+/// Allocates the pages of all ranges with a placement. Children of this process allocate them, which
+/// run on the cores of their nodes as `node_cores` returns them, and the node of each page is
+/// verified. Several files get their placed pages before the others, which may be anywhere.
+///
+/// # Errors
+/// [`Error::NoSpace`] if pages ran out; [`Error::WorkerEnded`] if a signal has ended a worker;
+/// [`Error::Unsupported`] for a strict demand that this kernel cannot meet, and for a placement that
+/// it refuses.
+pub fn populate_placed(
+    fd: BorrowedFd<'_>,
+    request: PageRequest<'_>,
+    node_cores: &dyn Fn(NodeId) -> Cores,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ObtainedPages> {
     let PageRequest { plan, pages, strict } = request;
-    let task = |start, length| Task { fd: fd.as_raw_fd(), start, length, pages, strict };
-    let mut obtained = ObtainedPages::default();
-    let mut before = 0;
-    for range in plan.ranges().iter().filter(|range| !range.is_placed()) {
-        let mut report = |done| progress(before + done);
-        obtained.huge += populate_range(fd, task(range.offset, range.length), workers, &mut report)?;
-        before += range.length;
-    }
-    obtained.on_nodes = vec![Vec::new(); plan.ranges().len()];
     let nodes = plan.nodes();
-    if !nodes.is_empty() {
-        let cores = nodes.into_iter().map(|node| (node, node_cores(node))).collect();
-        let length = plan.ranges().last().map_or(0, PlannedRange::end);
-        let placed = placed::run(task(0, length), plan, &cores, &mut |done| progress(before + done))?;
-        // The pages are where they should be. Kernels that do not know the policy move them rarely.
-        if let Err(errno) = keep::keep_on_nodes(task(0, length), plan) {
-            let error = std::io::Error::from_raw_os_error(errno);
-            tracing::warn!(%error, "automatic NUMA balancing may move placed pages");
+    if nodes.is_empty() {
+        return Ok(ObtainedPages { huge: 0, on_nodes: vec![Vec::new(); plan.ranges().len()] });
+    }
+    let cores = nodes.into_iter().map(|node| (node, node_cores(node))).collect();
+    let length = plan.ranges().last().map_or(0, PlannedRange::end);
+    let task = Task { fd: fd.as_raw_fd(), start: 0, length, pages, strict };
+    let obtained = placed::run(task, plan, &cores, progress)?;
+    for (range, on_nodes) in plan.ranges().iter().zip(&obtained.on_nodes) {
+        if plan.bytes(range) != *on_nodes {
+            let requested = plan.bytes(range);
+            let why = format!("the nodes have {on_nodes:?} bytes instead of {requested:?}");
+            return Err(Error::Unsupported { what: "a placement".into(), why });
         }
-        obtained.huge += placed.huge;
-        obtained.on_nodes = placed.on_nodes;
+    }
+    // The pages are where they should be. Kernels that do not know the policy move them rarely.
+    if let Err(errno) = keep::keep_on_nodes(task, plan) {
+        let error = std::io::Error::from_raw_os_error(errno);
+        tracing::warn!(%error, "automatic NUMA balancing may move placed pages");
     }
     Ok(obtained)
+}
+
+/// Allocates the pages of all ranges without a placement, by `workers`. Returns the number of bytes
+/// on huge pages.
+///
+/// # Errors
+/// As [`populate_placed`].
+pub fn populate_unplaced(
+    fd: BorrowedFd<'_>,
+    request: PageRequest<'_>,
+    workers: Workers,
+    progress: &mut dyn FnMut(u64),
+) -> Result<u64> {
+    let PageRequest { plan, pages, strict } = request;
+    let (mut huge, mut before) = (0, 0);
+    for range in plan.ranges().iter().filter(|range| !range.is_placed()) {
+        let task = Task { fd: fd.as_raw_fd(), start: range.offset, length: range.length, pages, strict };
+        huge += populate_range(fd, task, workers, &mut |done| progress(before + done))?;
+        before += range.length;
+    }
+    Ok(huge)
 }
 
 /// Allocates the pages of a range without a placement. Returns the number of bytes on huge pages.
@@ -154,7 +188,6 @@ fn populate_range(
 mod tests {
     use super::*;
     use crate::demand::Demand;
-    use crate::error::Error;
     use crate::memfd::{self, Backing};
     use crate::placement::{HostNodes, Placement};
     use hostbuf_os::process;

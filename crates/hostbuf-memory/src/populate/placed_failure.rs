@@ -7,7 +7,9 @@ use hostbuf_os::{Bytes, NodeId, node_memory, process};
 use crate::error::{Error, NoSpace};
 use crate::pages::{EXTENT, Pages};
 use crate::populate::failure::{no_huge_page, worker_ended};
+use crate::populate::view::NO_ADDRESSES;
 use crate::populate::work::WorkerFailure;
+use crate::space;
 
 /// The reason why the pages of a node are not allocated there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +76,12 @@ impl NodeDemand {
                 worker_ended(self.requested, pid, signal)
             }
             PlacedFailure::Worker(WorkerFailure::Errno(errno)) => match (errno, pages) {
+                (NO_ADDRESSES, _) => {
+                    space::check_address_space(self.requested).err().unwrap_or_else(|| Error::Os {
+                        doing: format!("mapping {} of memory on {host}", Bytes(self.requested)),
+                        source: source(libc::ENOMEM),
+                    })
+                }
                 (libc::EINVAL | libc::EAGAIN | libc::EBUSY, Pages::Transparent) => Error::Unsupported {
                     what: format!("pages thp on node {node}"),
                     why: format!(

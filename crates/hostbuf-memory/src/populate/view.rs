@@ -27,9 +27,12 @@ impl FileView {
                 (MappingRefused::Addresses(errno) | MappingRefused::File(errno), _) => no_addresses(errno),
             })?;
         let view = FileView(mapping);
-        if pages == Pages::Transparent {
+        match pages {
             // If the kernel supports it, the first touch then allocates a huge page.
-            let _ = view.advise(0, length, libc::MADV_HUGEPAGE);
+            Pages::Transparent => drop(view.advise(0, length, libc::MADV_HUGEPAGE)),
+            // With `shmem_enabled` set to `always` it would allocate a huge page.
+            Pages::Small => drop(view.advise(0, length, libc::MADV_NOHUGEPAGE)),
+            _ => {}
         }
         Ok(view)
     }

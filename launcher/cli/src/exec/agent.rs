@@ -95,7 +95,7 @@ pub(super) fn gone() -> AttachError {
 /// Returns a hash of the requested buffers, by which the agent detects ranks with different
 /// requests.
 pub(super) fn request(buffers: &[BufferOptions]) -> u64 {
-    let text = buffers.iter().map(ToString::to_string).collect::<Vec<_>>().join("/");
+    let text = buffers.iter().map(BufferOptions::request_text).collect::<Vec<_>>().join("/");
     hash(text.as_bytes()) as u64
 }
 

@@ -34,7 +34,7 @@ pub fn collapse_refused() -> Outcome {
     };
     let node = last.to_string();
     let mut errors = Vec::new();
-    for placement in [node.as_str(), "interleave"] {
+    for placement in [node.as_str(), &format!("interleave:{node}")] {
         errors.push(refused(placement)?);
         let error = &errors[errors.len() - 1];
         let well = error.contains(&format!("pages thp on node {last}")) && error.contains("--pages auto");
