@@ -104,14 +104,14 @@ pub fn populate(
     Ok(obtained)
 }
 
-/// Allocates the pages of all ranges with a placement. Children of this process allocate them, which
-/// run on the cores of their nodes as `node_cores` returns them, and the node of each page is
+/// Allocates the pages of all ranges with a placement. Children of this process allocate them,
+/// which run on the cores of their nodes as `node_cores` returns them, and the node of each page is
 /// verified. Several files get their placed pages before the others, which may be anywhere.
 ///
 /// # Errors
 /// [`Error::NoSpace`] if pages ran out; [`Error::WorkerEnded`] if a signal has ended a worker;
-/// [`Error::Unsupported`] for a strict demand that this kernel cannot meet, and for a placement that
-/// it refuses.
+/// [`Error::Unsupported`] for a strict demand that this kernel cannot meet, and for a placement
+/// that it refuses.
 pub fn populate_placed(
     fd: BorrowedFd<'_>,
     request: PageRequest<'_>,
