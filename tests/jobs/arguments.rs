@@ -56,7 +56,10 @@ fn invalid_values_are_refused() {
         (&["--buffer", "name=a"], &["buffer \"a\" has neither size= nor sections"]),
         (&["--size", "1M", "--numa", "near"], &["invalid value 'near' for '--numa", "such as 0 or 0,2-3"]),
         (&["--size", "1M", "--numa", "0,0"], &["node 0 occurs twice"]),
-        (&["--size", "1M", "--numa", "interleave:0,1/3"], &["1 weights for 2 nodes"]),
+        (
+            &["--size", "1M", "--numa", "interleave:0,1/3"],
+            &["expected 2 weights, one for each node, found 1"],
+        ),
         (&["--size", "1M", "--numa", "0", "--lazy"], &["is lazy and has a placement", "leave out lazy"]),
         (&["--numa", "0", "--buffer", "name=a,size=1M"], &["--numa", "require --size"]),
         (&["--section", "name=a"], &["section \"name=a\" has no size="]),

@@ -5,8 +5,9 @@ use hostbuf_tests::{CommandOutput, hostbuf};
 
 use crate::machine::{GuestCheck, all_ok, command_line};
 
-const CHECKS: [&str; 7] = [
+const CHECKS: [&str; 8] = [
     "small-pages",
+    "small-pages-of-huge-files",
     "transparent-pages",
     "pool-pages",
     "sections",
@@ -88,6 +89,15 @@ pub fn jobs() -> Vec<GuestCheck> {
             name: "cpuset",
             command: job("nodes 0", "--size 8M --numa 1", "echo ran"),
             check: |output| refused(output, 82, &["cpuset", "allows only node 0"]),
+        },
+        GuestCheck {
+            name: "placed-pages-first",
+            command: job(
+                "",
+                "--buffer name=any,size=16M,pages=2m --buffer name=placed,size=16M,pages=2m,numa=0",
+                "echo ran",
+            ),
+            check: |output| passed(output, &["ran", "ran"]),
         },
         GuestCheck {
             name: "interleaving-in-a-cpuset",

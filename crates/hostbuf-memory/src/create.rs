@@ -62,8 +62,9 @@ fn create_on(
     pages: &[Pages],
     space: Option<NodeSpace>,
 ) -> Result<Vec<CreatedFile>> {
-    space::check(demands, pages)?;
+    // The error of a node says more than that of the host.
     let plans = plan_all(demands, pages, space)?;
+    space::check(demands, pages)?;
     let create = |(i, plan): (usize, FilePlan)| {
         let (pages, length) = (pages[i], demands[i].length());
         let doing = format!("creating a memory file of {length} bytes on pages {pages}");

@@ -85,9 +85,9 @@ impl FromStr for Interleave {
         let weights = weights.split(',').map(weight).collect::<Result<Vec<u32>, String>>()?;
         if weights.len() != nodes.len() {
             return Err(format!(
-                "{} weights for {} nodes: expected one for each",
-                weights.len(),
-                nodes.len()
+                "expected {} weights, one for each node, found {}",
+                nodes.len(),
+                weights.len()
             ));
         }
         Ok(Interleave { nodes, weights })

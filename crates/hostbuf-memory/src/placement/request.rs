@@ -86,7 +86,7 @@ mod tests {
             ("99999999999", "expected NUMA nodes"),
             ("interleaved", "expected interleave"),
             ("interleave:", "expected NUMA nodes"),
-            ("interleave:0,1/1", "1 weights for 2 nodes"),
+            ("interleave:0,1/1", "expected 2 weights, one for each node, found 1"),
             ("interleave:0,1/0,1", "invalid weight \"0\""),
             ("interleave:0,1/256,1", "invalid weight \"256\""),
         ] {

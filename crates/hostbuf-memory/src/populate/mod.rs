@@ -134,8 +134,10 @@ pub fn populate_placed(
             return Err(Error::Unsupported { what: "a placement".into(), why });
         }
     }
-    // The pages are where they should be. Kernels that do not know the policy move them rarely.
-    if let Err(errno) = keep::keep_on_nodes(task, plan) {
+    // The pages are where they should be. A kernel without NUMA has no other place for them.
+    if let Err(errno) = keep::keep_on_nodes(task, plan)
+        && errno != libc::ENOSYS
+    {
         let error = std::io::Error::from_raw_os_error(errno);
         tracing::warn!(%error, "automatic NUMA balancing may move placed pages");
     }

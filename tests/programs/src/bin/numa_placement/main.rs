@@ -13,6 +13,7 @@ use hostbuf_programs::checks::{Outcome, report};
 fn main() {
     let checks = [
         ("small-pages", (|| matrix::on(hostbuf::Pages::Small)) as fn() -> Outcome),
+        ("small-pages-of-huge-files", matrix::small_pages_of_huge_files),
         ("transparent-pages", || matrix::on(hostbuf::Pages::Transparent)),
         ("pool-pages", || matrix::on(hostbuf::Pages::Huge2M)),
         ("sections", matrix::sections),

@@ -51,6 +51,16 @@ pub fn on(pages: Pages) -> Outcome {
     Ok(seen.join("; "))
 }
 
+/// Checks small pages while the kernel gives huge pages to all memory files.
+pub fn small_pages_of_huge_files() -> Outcome {
+    const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    let write = |value| std::fs::write(SETTING, value).map_err(|error| format!("{SETTING}: {error}"));
+    write("always")?;
+    let outcome = on(Pages::Small);
+    write("never")?;
+    outcome
+}
+
 /// Compares the nodes of all small pages of a part of a buffer with `wanted`, the nodes of its
 /// pages of `page` bytes, and with the counts of the section that begins there.
 fn compare(
