@@ -32,8 +32,8 @@ impl HostNodes {
         HostNodes::from(&NumaNode::all_of_this_host()[..])
     }
 
-    /// Returns the cores of a node that this process may use. A node without them is populated by
-    /// the cores of the calling thread.
+    /// Returns the cores of a node, also those outside the affinity of the calling thread. For a
+    /// node without cores, these are the cores of the calling thread.
     #[must_use]
     pub fn cores(&self, node: NodeId) -> Cores {
         let own = || Cores::own();
