@@ -154,13 +154,13 @@ mod tests {
         let tree = MemoryTree::new()
             .file("sys/devices/a/value", "7\n")
             .link("sys/class/x/a", "../../devices/a")
-            .link("sys/class/x/root", "/sys/devices/a")
+            .link("sys/class/x/absolute", "/sys/devices/a")
             .link("sys/class/x/above", "../../../../../../sys/devices/a/value")
             .link("sys/class/x/dangling", "nowhere");
         let reader = TreeReader::new(&tree);
         assert_eq!(reader.resolve("sys/class/x/a").as_deref(), Some("sys/devices/a"));
         assert_eq!(reader.value("sys/class/x/a/value"), Some(7));
-        assert_eq!(reader.value("sys/class/x/root/value"), Some(7));
+        assert_eq!(reader.value("sys/class/x/absolute/value"), Some(7));
         assert_eq!(reader.value("sys/class/x/above"), Some(7));
         assert_eq!(reader.text("sys/class/x/dangling"), None);
         assert_eq!(reader.text("sys/devices/a"), None);

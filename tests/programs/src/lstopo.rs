@@ -1,6 +1,6 @@
 //! The comparison of a topology with hwloc's `lstopo`.
 //!
-//! Where both differ by design, a rule states how:
+//! Rules state the differences by design:
 //!
 //! - hwloc gives a node without CPUs the CPUs of its nearest nodes; hostbuf gives it none.
 //! - hwloc shows kinds of devices that are none of hostbuf's: DMA engines, coprocessors, `dax`
