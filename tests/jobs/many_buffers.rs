@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use hostbuf_protocol::limits::MAX_BUFFERS;
-use hostbuf_tests::{CommandOutput, can_simulate, eventually, fixture, flavours, hostbuf, simulated};
+use hostbuf_tests::{
+    CommandOutput, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, simulated,
+};
 
 use crate::other_user::OtherUser;
 use crate::running_job::{ARRIVAL, probe};
@@ -24,6 +26,17 @@ fn run(count: usize, ranks: &str, program: &[&str]) -> CommandOutput {
 /// Returns the variables that a program printed, one in a line.
 fn variables(text: &str) -> BTreeMap<&str, &str> {
     text.lines().filter(|line| line.starts_with("HOSTBUF_")).filter_map(|line| line.split_once('=')).collect()
+}
+
+/// Script of a rank that writes its variables to a file of its own in the folder `$0`: in a pipe
+/// that ranks share, the lines of an environment larger than `PIPE_BUF` may be cut by those of
+/// another rank.
+const OWN_FILE: &str = r#"env > "$(mktemp -p "$0")""#;
+
+/// Returns what the processes wrote with [`OWN_FILE`] to `folder`, one text for each.
+fn environments(folder: &Scratch) -> Vec<String> {
+    let entries = std::fs::read_dir(&folder.0).expect("the folder is there");
+    entries.map(|entry| std::fs::read_to_string(entry.expect("an entry").path()).expect("UTF-8")).collect()
 }
 
 fn address(text: &str) -> u64 {
@@ -51,15 +64,17 @@ fn are_complete(variables: &BTreeMap<&str, &str>, count: usize) {
 #[test]
 fn every_buffer_has_its_variables_in_every_rank_and_its_children() {
     for count in [1, 17, MAX_BUFFERS] {
-        let outcome = run(count, "2", &["sh", "-c", "env; env sh -c env"]).ok();
+        let folder = Scratch::new(&format!("variables-of-{count}-buffers"));
+        let script = format!("{OWN_FILE}; env sh -c '{OWN_FILE}' \"$0\"");
+        let place = folder.0.to_str().expect("UTF-8");
+        let outcome = run(count, "2", &["sh", "-c", &script, place]).ok();
         assert_eq!(outcome.said(), [""; 0]);
-        let mut images = Vec::new();
-        for part in outcome.stdout.split("HOSTBUF_ADDRESS=").skip(1) {
-            images.push(address(part.lines().next().expect("a line")));
-        }
+        let images = environments(&folder);
         assert_eq!(images.len(), 4);
-        assert!(images.iter().all(|at| *at == images[0]));
-        are_complete(&variables(&outcome.stdout), count);
+        for image in &images {
+            are_complete(&variables(image), count);
+            assert_eq!(variables(image)["HOSTBUF_ADDRESS"], variables(&images[0])["HOSTBUF_ADDRESS"]);
+        }
     }
 }
 
@@ -95,10 +110,17 @@ fn ranks_on_two_hosts_have_the_variables_under_every_mpi() {
     }
     let options = options(17).join(" ");
     for flavour in flavours() {
-        let run = format!("$HOSTBUF run -n 4 --mpirun $MPIRUN --host h0:2,h1:2 {options} -- env");
+        let folder = Scratch::new("variables-on-two-hosts");
+        let run = format!(
+            "$HOSTBUF run -n 4 --mpirun $MPIRUN --host h0:2,h1:2 {options} -- sh -c '{OWN_FILE}' '{}'",
+            folder.0.display()
+        );
         let outcome = simulated(2, &flavour, &run).ok();
-        assert_eq!(outcome.stdout.matches("HOSTBUF_SIZE_b_16=").count(), 4, "{flavour}: {outcome:?}");
-        are_complete(&variables(&outcome.stdout), 17);
+        let images = environments(&folder);
+        assert_eq!(images.len(), 4, "{flavour}: {outcome:?}");
+        for image in &images {
+            are_complete(&variables(image), 17);
+        }
     }
 }
 
