@@ -32,6 +32,7 @@ mod report;
 mod rows;
 mod sample;
 mod scaling;
+mod separate_processes;
 mod topology;
 mod unmapping;
 mod window;

@@ -1,9 +1,6 @@
 //! The rate at which the cores of a NUMA node allocate the pages of a buffer, against one core, and
 //! against processes that share nothing.
 
-#![allow(unsafe_code, reason = "forks processes that allocate private memory")]
-
-use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
@@ -15,12 +12,10 @@ use hostbuf_memory::{CreatedFile, Demand, create_all};
 use hostbuf_os::cores::Cores;
 use hostbuf_os::node_memory;
 use hostbuf_topology::Topology;
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, fork};
 
 use crate::fixture::BenchResult;
 use crate::sample::{note, sample, timed, turns, unmeasured};
+use crate::separate_processes::SeparateProcesses;
 
 /// Measures node 0 of this host with the cores that node 0 has in the recorded tree at `root`: a
 /// host with one node is so divided into two.
@@ -36,7 +31,8 @@ pub(crate) fn compare(root: &str, bytes: usize, repeats: usize) -> BenchResult {
         }
         note(&key, &format!("{} cores of the node, {bytes} bytes", all.count()));
         for repeat in 0..=repeats {
-            let private = allocate_private(all, bytes, pages)?;
+            let [allocated, written] = separately(all, bytes, pages)?;
+            let [_, written_by_one] = separately(one, bytes, pages)?;
             let mut took = [Duration::ZERO; 2];
             for turn in turns(repeat) {
                 took[turn] = allocate(&nodes, [all, one][turn], bytes, pages)?;
@@ -46,49 +42,25 @@ pub(crate) fn compare(root: &str, bytes: usize, repeats: usize) -> BenchResult {
                 let rate = |took: Duration| bytes as f64 / took.as_secs_f64();
                 sample(&key, "ours", rate(took[0]));
                 sample(&key, "theirs", rate(took[1]) * all.count() as f64);
-                let key = format!("{key}-private");
-                sample(&key, "ours", rate(took[0]));
-                sample(&key, "theirs", rate(private));
+                let private = format!("{key}-private");
+                sample(&private, "ours", rate(took[0]));
+                sample(&private, "theirs", rate(allocated));
+                let writes = format!("{key}-writes");
+                sample(&writes, "ours", rate(written));
+                sample(&writes, "theirs", rate(written_by_one) * all.count() as f64);
             }
         }
     }
     Ok(())
 }
 
-/// Allocates `bytes` bytes in as many processes as there are cores, each a part of its own on one
-/// core.
-fn allocate_private(
-    cores: Cores,
-    bytes: usize,
-    pages: Pages,
-) -> Result<Duration, Box<dyn std::error::Error>> {
-    let advice = if pages == Pages::Small { MmapAdvise::MADV_NOHUGEPAGE } else { MmapAdvise::MADV_HUGEPAGE };
-    let part = NonZeroUsize::new(bytes / cores.count()).ok_or("too few bytes")?;
-    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    let (took, done) = timed(|| {
-        let mut children = Vec::new();
-        for core in cores.spread(cores.count()) {
-            // SAFETY: this process has one thread.
-            if let ForkResult::Parent { child } = unsafe { fork() }? {
-                children.push(child);
-                continue;
-            }
-            let allocated = core.apply().map_err(|_| nix::Error::EINVAL).and_then(|()| {
-                // SAFETY: new private memory, which nothing refers to.
-                unsafe {
-                    let at = mmap_anonymous(None, part, access, MapFlags::MAP_PRIVATE)?;
-                    madvise(at, part.get(), advice)?;
-                    madvise(at, part.get(), MmapAdvise::MADV_POPULATE_WRITE)
-                }
-            });
-            // SAFETY: _exit runs no exit handler of the parent.
-            unsafe { libc::_exit(i32::from(allocated.is_err())) }
-        }
-        let ended = children.into_iter().map(|child| waitpid(child, None));
-        ended.collect::<Result<Vec<_>, nix::Error>>()
-    });
-    let well = done?.iter().all(|status| matches!(status, WaitStatus::Exited(_, 0)));
-    if well { Ok(took) } else { Err("a process could not allocate its part".into()) }
+/// Returns how long as many processes as there are cores take to allocate `bytes` bytes of private
+/// memory, each a part of its own, and then to write to it.
+fn separately(cores: Cores, bytes: usize, pages: Pages) -> Result<[Duration; 2], Box<dyn std::error::Error>> {
+    let mut processes = SeparateProcesses::start(cores, bytes, pages)?;
+    let took = [processes.step()?, processes.step()?];
+    processes.end()?;
+    Ok(took)
 }
 
 /// Allocates `bytes` bytes on node 0 with `cores`.
