@@ -1,4 +1,4 @@
-//! A node whose free memory is in single small pages.
+//! A node whose free memory is in pieces that are smaller than a huge page.
 
 #![allow(unsafe_code, reason = "calls set_mempolicy, for which no crate has a function")]
 
@@ -14,6 +14,9 @@ use crate::numa::sys_node::{HUGE_PAGE, PAGE, available};
 
 /// The number of bytes that a pipe holds.
 const CAPACITY: usize = 1 << 20;
+
+/// The number of bytes of a free piece. A page at a time would take many seconds.
+const PIECE: usize = 16 * PAGE;
 
 /// The kernel keeps little memory in reserve during the test, since huge pages would be left there.
 /// It otherwise raises the reserve when huge pages become rare.
@@ -42,15 +45,15 @@ impl FullPipe {
         Ok(FullPipe { _read: read.into(), write: write.into(), length: 0 })
     }
 
-    /// Adds a page.
+    /// Adds a piece.
     fn push(&mut self) -> Result<(), String> {
-        self.length += PAGE;
-        self.write.write_all(&[0; PAGE]).map_err(|error| format!("writing to a pipe: {error}"))
+        self.length += PIECE;
+        self.write.write_all(&[0; PIECE]).map_err(|error| format!("writing to a pipe: {error}"))
     }
 }
 
 impl FragmentedNode {
-    /// Takes the memory of a node, and frees every second page of it until `leave` bytes are
+    /// Takes the memory of a node, and frees every second piece of it until `leave` bytes are
     /// available. The kernel's OOM killer spares this process from here on.
     pub fn new(node: u32, leave: usize) -> Result<FragmentedNode, String> {
         let write = |path, value| fs::write(path, value).map_err(|error| format!("{path}: {error}"));
@@ -68,7 +71,7 @@ impl FragmentedNode {
         while available(node)? > HUGE_PAGE {
             let (mut one, mut other) = (FullPipe::new()?, FullPipe::new()?);
             while one.length < CAPACITY && available(node)? > HUGE_PAGE {
-                for _ in 0..16 {
+                for _ in 0..4 {
                     one.push()?;
                     other.push()?;
                 }
