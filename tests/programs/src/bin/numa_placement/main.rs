@@ -7,6 +7,7 @@
 mod balancing;
 mod faults;
 mod matrix;
+mod spill;
 
 use hostbuf_programs::checks::{Outcome, report};
 
@@ -18,6 +19,7 @@ fn main() {
         ("pool-pages", || matrix::on(hostbuf::Pages::Huge2M)),
         ("sections", matrix::sections),
         ("automatic-pages", matrix::automatic),
+        ("spilling", spill::to_the_second_node),
         ("collapse-refused", faults::collapse_refused),
         ("node-filled-meanwhile", faults::node_filled_meanwhile),
     ];

@@ -22,7 +22,7 @@ fn placements() -> Result<Vec<Turn>, String> {
     Ok(vec![
         (first.to_string(), vec![first]),
         (last.to_string(), vec![last]),
-        // The first node has memory for all.
+        // The last node has memory for all. For one that has not, see `spill`.
         (format!("{last},{first}"), vec![last]),
         ("interleave".into(), nodes.clone()),
         (format!("interleave:{last},{first}"), vec![last, first]),
@@ -63,7 +63,7 @@ pub fn small_pages_of_huge_files() -> Outcome {
 
 /// Compares the nodes of all small pages of a part of a buffer with `wanted`, the nodes of its
 /// pages of `page` bytes, and with the counts of the section that begins there.
-fn compare(
+pub fn compare(
     buffer: &HostBuffer,
     offset: usize,
     length: usize,
