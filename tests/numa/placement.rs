@@ -37,7 +37,7 @@ pub fn balancing_check() -> GuestCheck {
 }
 
 /// Returns the checks of jobs whose placement this machine cannot provide, and of one that it can.
-/// Its nodes are 0 and 1, each with eight huge pages.
+/// Its nodes are 0 and 1, each with eight huge pages. Each job must leave nothing on the host.
 pub fn jobs() -> Vec<GuestCheck> {
     let job = |limits: &str, options: &str, program: &str| {
         let limits = if limits.is_empty() {
@@ -45,7 +45,8 @@ pub fn jobs() -> Vec<GuestCheck> {
         } else {
             command_line("numa_limits", &[limits.into(), "--".into()])
         };
-        format!("{limits} '{}' run --launcher local -n 2 {options} -- {program}", hostbuf().display())
+        let watched = command_line("leaves_nothing", &[limits]);
+        format!("{watched} '{}' run --launcher local -n 2 {options} -- {program}", hostbuf().display())
     };
     vec![
         GuestCheck {
@@ -112,16 +113,35 @@ pub fn jobs() -> Vec<GuestCheck> {
                 "--quiet --section name=grid,size=8M,numa=1 --section name=halo,size=4M,numa=interleave",
                 &format!("bash -c '[[ $HOSTBUF_LOCAL_RANK == 1 ]] || \"{}\" stat'", hostbuf().display()),
             ),
-            check: |output| {
-                let rows =
-                    [["grid", "1", "1", "8 MiB", "8 MiB"], ["halo", "interleave", "0", "2 MiB", "2 MiB"]];
-                let found = rows
-                    .iter()
-                    .all(|row| output.stdout.lines().any(|line| row.iter().all(|cell| line.contains(cell))));
-                if found { Ok(()) } else { Err(output.stdout.clone()) }
-            },
+            check: has_the_sections,
         },
     ]
+}
+
+/// The cells of the table of sections, without the addresses.
+const SECTIONS: [[&str; 7]; 3] = [
+    ["grid", "default", "8 MiB", "1", "1", "8 MiB", "8 MiB"],
+    ["halo", "default", "4 MiB", "interleave", "0", "2 MiB", "2 MiB"],
+    ["", "", "", "", "1", "2 MiB", "2 MiB"],
+];
+
+/// Requires a report of `hostbuf stat` with these sections and no others.
+fn has_the_sections(output: &CommandOutput) -> Result<(), String> {
+    let table = output.stdout.lines().skip_while(|line| !line.trim_start().starts_with("SECTION"));
+    let mut rows = table.take(1 + SECTIONS.len() + 1);
+    let head = rows.next().ok_or_else(|| output.stdout.clone())?;
+    let columns = ["SECTION", "OF", "SIZE", "NUMA", "NODE", "REQUESTED", "OBTAINED"];
+    let columns = columns.map(|name| head.find(name).unwrap_or(head.len()));
+    let cells = |line: &str| -> Vec<String> {
+        let cell = |at: &usize| line.get(*at..).unwrap_or_default().split("  ").next().unwrap_or_default();
+        columns.iter().map(|at| cell(at).trim().to_owned()).collect()
+    };
+    let found: Vec<Vec<String>> = rows.filter(|line| !line.contains("ranks: ")).map(cells).collect();
+    if found == SECTIONS && output.status == 0 {
+        Ok(())
+    } else {
+        Err(format!("{found:?} in {}", output.stdout))
+    }
 }
 
 /// Requires a job that has not run, with one line that contains these words.
