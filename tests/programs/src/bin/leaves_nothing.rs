@@ -1,4 +1,5 @@
-//! Runs a command, and compares what hostbuf could have left on the host with what was there before.
+//! Runs a command, and compares what hostbuf could have left on the host with what was there
+//! before.
 //!
 //!   leaves_nothing COMMAND...
 //!
