@@ -5,6 +5,7 @@
 
 pub mod array;
 mod bytes;
+mod cgroup;
 pub mod copies;
 pub mod cores;
 pub mod descriptors;

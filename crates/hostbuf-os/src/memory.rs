@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::cgroup::{self, CgroupDirectory};
+
 /// One limit on memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -115,69 +117,52 @@ fn limit_of(dir: &Path, path: &str, version: u32) -> Option<Limit> {
 }
 
 fn cgroup_limits() -> Vec<Limit> {
-    let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut limits = Vec::new();
-    for (version, path) in memory_cgroups(&cgroups) {
-        let Some((mount, root)) = cgroup_mount(&mounts, version) else { continue };
-        limits.extend(
-            ancestors(&mount, &root, &path)
-                .into_iter()
-                .filter_map(|(dir, path)| limit_of(&dir, &path, version)),
-        );
-    }
-    limits
+    let limit = |group: &CgroupDirectory| limit_of(&group.dir, &group.path, group.version);
+    cgroup::of_this_process("memory").iter().filter_map(limit).collect()
 }
 
-/// Parses the lines `hierarchy:controllers:path` of `/proc/self/cgroup`. Returns the version and
-/// the path of the memory controller's hierarchy (version 1) and of the unified one (version 2).
-fn memory_cgroups(cgroups: &str) -> Vec<(u32, String)> {
-    cgroups
-        .lines()
-        .filter_map(|line| {
-            let mut parts = line.splitn(3, ':');
-            let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-            if hierarchy == "0" && controllers.is_empty() {
-                Some((2, path.to_owned()))
-            } else {
-                controllers.split(',').any(|c| c == "memory").then(|| (1, path.to_owned()))
-            }
+/// Returns the tightest limit of a hugetlb cgroup of this process on the pages of `page` bytes of
+/// the pools, if there is one.
+#[must_use]
+pub fn huge_page_limit(page: u64) -> Option<Limit> {
+    let limits = |group: &CgroupDirectory| huge_page_limits_of(&group.dir, &group.path, group.version, page);
+    cgroup::of_this_process("hugetlb").iter().flat_map(limits).min_by_key(|limit| limit.available)
+}
+
+/// Returns the limits of one directory of a hugetlb cgroup: on pages in use, and on reserved ones.
+fn huge_page_limits_of(dir: &Path, path: &str, version: u32, page: u64) -> Vec<Limit> {
+    let size = match page {
+        1073741824.. => format!("{}GB", page >> 30),
+        1048576.. => format!("{}MB", page >> 20),
+        _ => format!("{}KB", page >> 10),
+    };
+    let (most, used) = if version == 2 { ("max", "current") } else { ("limit_in_bytes", "usage_in_bytes") };
+    let limit = |part: &str| {
+        let file = format!("hugetlb.{size}{part}.{most}");
+        // The kernel reports "no limit" of version 1 as a number of pages that no machine has.
+        let limit = number(&dir.join(&file)).filter(|limit| *limit < 1 << 62)?;
+        let used = number(&dir.join(format!("hugetlb.{size}{part}.{used}")))?;
+        Some(Limit {
+            name: format!("{file} of the cgroup {path}"),
+            limit,
+            available: limit.saturating_sub(used) / page * page,
+            remedy: "raise this limit (the batch system's or the container's limit on huge pages), or use --pages auto"
+                .into(),
         })
-        .collect()
+    };
+    ["", ".rsvd"].into_iter().filter_map(limit).collect()
 }
 
-/// Returns the mount point of a hierarchy, and the directory of the hierarchy that is mounted there
-/// (not `/` in a container).
-fn cgroup_mount(mountinfo: &str, version: u32) -> Option<(PathBuf, String)> {
-    mountinfo.lines().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut right = right.split(' ');
-        let (kind, _source, options) = (right.next()?, right.next()?, right.next()?);
-        let wanted = if version == 2 {
-            kind == "cgroup2"
-        } else {
-            kind == "cgroup" && options.split(',').any(|o| o == "memory")
-        };
-        let mut left = left.split(' ').skip(3);
-        let (root, mount) = (left.next()?, left.next()?);
-        wanted.then(|| (PathBuf::from(mount), root.to_owned()))
-    })
+/// Returns the outermost memory cgroup of this process with `memory.oom.group`: when the OOM killer
+/// chooses one of its processes, it ends all of them.
+#[must_use]
+pub fn oom_group() -> Option<String> {
+    outermost_oom_group(cgroup::of_this_process("memory"))
 }
 
-/// Returns the directory of `path` and all directories above it that are visible from here, with
-/// their paths.
-fn ancestors(mount: &Path, root: &str, path: &str) -> Vec<(PathBuf, String)> {
-    let inside = if root == "/" { path } else { path.strip_prefix(root).unwrap_or("/") };
-    let mut list = Vec::new();
-    let mut rest = inside.trim_matches('/');
-    loop {
-        list.push((mount.join(rest), format!("/{rest}")));
-        match rest.rsplit_once('/') {
-            Some((above, _)) => rest = above,
-            None if !rest.is_empty() => rest = "",
-            None => return list,
-        }
-    }
+fn outermost_oom_group(groups: Vec<CgroupDirectory>) -> Option<String> {
+    let set = |group: &CgroupDirectory| number(&group.dir.join("memory.oom.group")) == Some(1);
+    groups.into_iter().rfind(set).map(|group| group.path)
 }
 
 /// The state of one pool of reserved huge pages.
@@ -222,30 +207,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cgroup_paths_of_both_versions_are_parsed() {
-        let cgroups = "4:memory:/a/b\n3:cpu,cpuacct:/x\n0::/u\n";
-        assert_eq!(memory_cgroups(cgroups), [(1, "/a/b".into()), (2, "/u".into())]);
-        let mounts = "33 32 0:28 / /sys/fs/cgroup/memory rw,relatime shared:1 - cgroup cgroup rw,memory\n\
-                      42 32 0:38 /pod /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        assert_eq!(cgroup_mount(mounts, 1), Some(("/sys/fs/cgroup/memory".into(), "/".into())));
-        assert_eq!(cgroup_mount(mounts, 2), Some(("/sys/fs/cgroup/unified".into(), "/pod".into())));
-    }
-
-    #[test]
-    fn all_visible_ancestors_are_listed() {
-        let names = |root, path| {
-            ancestors(Path::new("/m"), root, path)
-                .into_iter()
-                .map(|(dir, _)| dir.display().to_string())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(names("/", "/a/b"), ["/m/a/b", "/m/a", "/m/"]);
-        assert_eq!(names("/", "/"), ["/m/"]);
-        assert_eq!(names("/pod", "/pod/c"), ["/m/c", "/m/"]);
-        assert_eq!(names("/pod", "/elsewhere"), ["/m/"]);
-    }
-
-    #[test]
     fn reclaimable_cache_counts_as_available() {
         let dir = std::env::temp_dir().join(format!("hostbuf-cgroup-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
@@ -262,5 +223,52 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
         assert_eq!((limit.limit, limit.available), (1000, 550));
         assert_eq!(unlimited, None);
+    }
+
+    #[test]
+    fn the_outermost_cgroup_whose_processes_end_together_is_found() {
+        let root = std::env::temp_dir().join(format!("hostbuf-oom-group-{}", std::process::id()));
+        let group =
+            |path: &str| CgroupDirectory { version: 2, dir: root.join(path), path: format!("/{path}") };
+        let found = |values: [&str; 3]| {
+            for (path, value) in ["a/b/c", "a/b", "a"].into_iter().zip(values) {
+                fs::create_dir_all(root.join(path)).unwrap();
+                fs::write(root.join(path).join("memory.oom.group"), value).unwrap();
+            }
+            outermost_oom_group(["a/b/c", "a/b", "a", "without the file"].map(group).to_vec())
+        };
+        let found = [found(["1\n", "1\n", "0\n"]), found(["0\n", "0\n", "0\n"])];
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, [Some("/a/b".to_owned()), None]);
+    }
+
+    #[test]
+    fn limits_of_both_versions_on_huge_pages_are_read() {
+        let dir = std::env::temp_dir().join(format!("hostbuf-hugetlb-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        for (name, text) in [
+            ("hugetlb.2MB.max", "9000000\n"),
+            ("hugetlb.2MB.current", "2097152\n"),
+            ("hugetlb.2MB.rsvd.max", "max\n"),
+            ("hugetlb.2MB.rsvd.current", "0\n"),
+            ("hugetlb.1GB.limit_in_bytes", "9223372036854771712\n"),
+            ("hugetlb.1GB.usage_in_bytes", "0\n"),
+            ("hugetlb.1GB.rsvd.limit_in_bytes", "1073741824\n"),
+            ("hugetlb.1GB.rsvd.usage_in_bytes", "0\n"),
+        ] {
+            fs::write(dir.join(name), text).unwrap();
+        }
+        let read = |version, page| {
+            let limits = huge_page_limits_of(&dir, "/x", version, page);
+            limits.into_iter().map(|limit| (limit.name, limit.available)).collect::<Vec<_>>()
+        };
+        let found = [read(2, 2 << 20), read(1, 1 << 30), read(1, 2 << 20)];
+        fs::remove_dir_all(&dir).unwrap();
+        let expected = [
+            vec![("hugetlb.2MB.max of the cgroup /x".to_owned(), 6 << 20)],
+            vec![("hugetlb.1GB.rsvd.limit_in_bytes of the cgroup /x".to_owned(), 1 << 30)],
+            vec![],
+        ];
+        assert_eq!(found, expected);
     }
 }
