@@ -76,16 +76,28 @@ impl MemoryPolicy {
 pub fn prefer_for_range(address: usize, length: usize, nodes: &NodeMask) -> io::Result<()> {
     // MPOL_PREFERRED_MANY of linux/mempolicy.h.
     const PREFERRED_MANY: i32 = 5;
-    let set = |mode: i32| {
-        // SAFETY: reads MASK_NODES bits of the mask; the policy of a range does not change its
-        // contents.
-        let result = unsafe {
-            libc::syscall(libc::SYS_mbind, address, length, mode, nodes.0.as_ptr(), MASK_NODES + 1, 0)
-        };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    };
     let one = nodes.0.iter().map(|word| word.count_ones()).sum::<u32>() == 1;
-    set(if one { libc::MPOL_PREFERRED } else { PREFERRED_MANY })
+    set_for_range(address, length, if one { libc::MPOL_PREFERRED } else { PREFERRED_MANY }, nodes)
+}
+
+/// Lets the kernel take new pages of a range from `nodes` only. A page of a pool that they do not
+/// have is an error; for an ordinary page the OOM killer ends a process. The policy of a file of
+/// huge pages is that of the mapping, and other processes do not have it.
+///
+/// # Errors
+/// As `mbind(2)`: `EFAULT` for a range that is not mapped; `EPERM` if a filter forbids the call.
+#[doc(alias = "mbind")]
+pub fn bind_range(address: usize, length: usize, nodes: &NodeMask) -> io::Result<()> {
+    set_for_range(address, length, libc::MPOL_BIND, nodes)
+}
+
+/// Sets the policy of a range. It moves no page.
+fn set_for_range(address: usize, length: usize, mode: i32, nodes: &NodeMask) -> io::Result<()> {
+    // SAFETY: reads MASK_NODES bits of the mask; the policy of a range does not change its
+    // contents.
+    let result =
+        unsafe { libc::syscall(libc::SYS_mbind, address, length, mode, nodes.0.as_ptr(), MASK_NODES + 1, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Looks up the nodes of the pages at `addresses`. `nodes[i]` becomes the node of the page at
@@ -100,19 +112,42 @@ pub fn prefer_for_range(address: usize, length: usize, nodes: &NodeMask) -> io::
 #[doc(alias = "move_pages")]
 pub fn page_nodes(addresses: &[usize], nodes: &mut [i32]) -> io::Result<()> {
     assert_eq!(addresses.len(), nodes.len());
+    move_pages(addresses, std::ptr::null(), nodes, 0)
+}
+
+/// Moves the pages at `addresses`, which no other process has mapped, to the nodes in `to`. Unlike
+/// an allocation, it does not call the OOM killer for a node that is full. A page that the kernel
+/// uses at the moment stays where it is, so the caller looks up the nodes afterwards. `state` is
+/// overwritten.
+///
+/// # Errors
+/// As `move_pages(2)`: `ENOMEM` for a node that is full; `EACCES` for one that the cpuset of this
+/// process excludes; `EPERM` if a filter forbids the call.
+///
+/// # Panics
+/// If the slices have different lengths.
+#[doc(alias = "move_pages")]
+pub fn move_to_nodes(addresses: &[usize], to: &[i32], state: &mut [i32]) -> io::Result<()> {
+    // MPOL_MF_MOVE of linux/mempolicy.h.
+    const OWN_PAGES: i32 = 2;
+    assert!(addresses.len() == to.len() && addresses.len() == state.len());
+    move_pages(addresses, to.as_ptr(), state, OWN_PAGES)
+}
+
+/// Calls move_pages(2) for this process. `to` is null for a query, or as long as the slices.
+fn move_pages(addresses: &[usize], to: *const i32, state: &mut [i32], flags: i32) -> io::Result<()> {
     let own_process = 0;
-    let query: *const i32 = std::ptr::null();
-    // SAFETY: without a list of target nodes the call moves no page. It reads the addresses and
-    // writes as many numbers.
+    // SAFETY: the call reads the addresses, and as many nodes unless `to` is null, and writes as
+    // many numbers. Moving a page does not change its contents.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
             own_process,
             addresses.len(),
             addresses.as_ptr(),
-            query,
-            nodes.as_mut_ptr(),
-            0,
+            to,
+            state.as_mut_ptr(),
+            flags,
         )
     };
     if result >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -187,6 +222,10 @@ mod tests {
             assert!(nodes[0] == node.0 as i32 && nodes[1] < 0, "{nodes:?}");
             assert_eq!(page_node(page.as_ptr() as usize).unwrap(), node.0 as i32);
             assert!(page_node(unmapped).is_err());
+            // The page is there already.
+            move_to_nodes(&[page.as_ptr() as usize], &[node.0 as i32], &mut [0]).unwrap();
+            let absent = MASK_NODES as i32 - 1;
+            assert!(move_to_nodes(&[page.as_ptr() as usize], &[absent], &mut [0]).is_err());
             MemoryPolicy::Preferred(mask).apply().unwrap();
             MemoryPolicy::Default.apply().unwrap();
         })

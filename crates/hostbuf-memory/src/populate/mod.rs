@@ -11,10 +11,10 @@ mod failure;
 mod fork_shared;
 mod keep;
 mod obtained;
+mod place_pages;
 mod placed;
 mod placed_failure;
 mod threads;
-mod verify;
 mod view;
 mod work;
 

@@ -1,11 +1,14 @@
 //! Workers that allocate the pages of a plan, each on its node.
 //!
-//! A worker is a child of this process, runs on the cores of its node and is bound to the node, so
-//! the kernel takes its pages from there or nowhere. If a node runs out of memory, the OOM killer
-//! ends the worker. The policy belongs to the worker, not to the file: `MADV_COLLAPSE` makes a huge
-//! page on the node of the small page in its extent, whatever policy the file has. (For a file with
-//! `MPOL_INTERLEAVE` the kernel counts small pages, so the first page of every extent would be on
-//! one node.)
+//! A worker is a child of this process, runs on the cores of its node and prefers the node. It
+//! moves pages that the kernel took from another node, which fails if the node is full. The policy
+//! belongs to the worker, not to the file: `MADV_COLLAPSE` makes a huge page on the node of the
+//! small page in its extent, whatever policy the file has. (For a file with `MPOL_INTERLEAVE` the
+//! kernel counts small pages, so the first page of every extent would be on one node.)
+//!
+//! Pages of a pool are bound to the node, since a pool that is empty there is an error and no
+//! reason to call the OOM killer. The policy is that of the mapping: the page tables of a bound
+//! process would come from the node too.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -16,13 +19,13 @@ use hostbuf_os::memory;
 use hostbuf_os::mempolicy::{MemoryPolicy, NodeMask};
 
 use crate::error::{Error, Result};
-use crate::pages::Pages;
+use crate::pages::{EXTENT, Pages};
 use crate::placement::plan::{FilePlan, PlanPart};
 use crate::populate::children;
 use crate::populate::fork_shared::ForkShared;
 use crate::populate::obtained::ObtainedPages;
+use crate::populate::place_pages::{Misplaced, place_pages};
 use crate::populate::placed_failure::{self, PlacedFailure};
-use crate::populate::verify;
 use crate::populate::view::FileView;
 use crate::populate::work::{Tally, Task};
 
@@ -35,6 +38,8 @@ struct NodeTally {
     refused_policy: AtomicI32,
     /// The errno of the query for the nodes of pages, if it was refused.
     refused_query: AtomicI32,
+    /// 1 if the node has no free memory for a page.
+    full: AtomicI32,
     /// The first page on another node: 1 more than its offset in the file, 0 for none.
     misplaced: AtomicU64,
     /// The node of that page.
@@ -70,9 +75,10 @@ pub(super) fn run(
             plan,
             node: *node,
             tally: &nodes[*index],
+            mask: masks[*index],
             bytes: &bytes[*index * plan.ranges().len()..][..plan.ranges().len()],
         };
-        on_node.run(MemoryPolicy::Bind(masks[*index])).err().unwrap_or(0)
+        on_node.run().err().unwrap_or(0)
     };
     let done = || nodes.iter().map(|node| node.tally.done.load(Ordering::Relaxed)).sum();
     let ended = children::supervise(workers.len(), in_child, &mut || progress(done()))?;
@@ -137,12 +143,24 @@ struct Counter(AtomicU64);
 unsafe impl Zero for Counter {}
 
 impl NodeTally {
-    /// Records the first page that is on another node, and returns the errno with which its worker
-    /// ends.
-    fn record_misplaced(&self, offset: u64, node: i32) -> i32 {
-        self.misplaced_on.store(node, Ordering::Relaxed);
-        self.misplaced.store(offset + 1, Ordering::Release);
-        libc::EXDEV
+    /// Records the reason why a page is not on the node, in a view that begins at `start` in the
+    /// file. Returns the errno with which the worker ends.
+    fn record(&self, misplaced: Misplaced, start: u64) -> i32 {
+        match misplaced {
+            Misplaced::Refused(errno) => {
+                self.refused_query.store(errno, Ordering::Relaxed);
+                errno
+            }
+            Misplaced::NodeFull => {
+                self.full.store(1, Ordering::Relaxed);
+                libc::ENOMEM
+            }
+            Misplaced::Elsewhere { offset, node } => {
+                self.misplaced_on.store(node, Ordering::Relaxed);
+                self.misplaced.store(start + offset + 1, Ordering::Release);
+                libc::EXDEV
+            }
+        }
     }
 
     /// Returns the failure that a worker of the node has recorded.
@@ -151,7 +169,8 @@ impl NodeTally {
         let query = self.refused_query.load(Ordering::Relaxed);
         let misplaced = self.misplaced.load(Ordering::Acquire);
         match (policy, query, misplaced) {
-            (0, 0, 0) => None,
+            (0, 0, 0) if self.full.load(Ordering::Relaxed) == 0 => None,
+            (0, 0, 0) => Some(PlacedFailure::NodeFull),
             (0, 0, offset) => Some(PlacedFailure::Misplaced {
                 offset: offset - 1,
                 node: self.misplaced_on.load(Ordering::Relaxed),
@@ -167,22 +186,20 @@ struct NodeWork<'a> {
     task: Task,
     plan: &'a FilePlan,
     node: NodeId,
+    mask: NodeMask,
     tally: &'a NodeTally,
     /// The verified bytes of each range.
     bytes: &'a [Counter],
 }
 
 impl NodeWork<'_> {
-    fn run(&self, policy: MemoryPolicy) -> std::result::Result<(), i32> {
+    fn run(&self) -> std::result::Result<(), i32> {
         let tally = &self.tally.tally;
         // A kernel without NUMA has one node and takes all pages from it.
-        let numa = match policy.apply().map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)) {
+        let numa = match self.policy() {
             Ok(()) => true,
             Err(libc::ENOSYS) if self.node == NodeId(0) => false,
-            Err(errno) => {
-                self.tally.refused_policy.store(errno, Ordering::Relaxed);
-                return Err(tally.fail(errno));
-            }
+            Err(errno) => return Err(self.refuse_policy(errno)),
         };
         let window = self.task.window();
         while let Some((at, length)) = tally.claim(window, self.task.end()) {
@@ -190,11 +207,30 @@ impl NodeWork<'_> {
                 continue;
             }
             let view = FileView::map(self.task.fd, at, length, self.task.pages).map_err(|e| tally.fail(e))?;
+            if numa && self.is_pool() {
+                let bound = view.bind(&self.mask).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO));
+                bound.map_err(|errno| self.refuse_policy(errno))?;
+            }
             for part in self.plan.parts(self.node, at, at + length) {
                 self.allocate(&view, at, part, numa).map_err(|errno| tally.fail(errno))?;
             }
         }
         Ok(())
+    }
+
+    /// Sets the policy of this process. A part of the ordinary pages may be on another node at
+    /// first.
+    fn policy(&self) -> std::result::Result<(), i32> {
+        MemoryPolicy::Preferred(self.mask).apply().map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    fn refuse_policy(&self, errno: i32) -> i32 {
+        self.tally.refused_policy.store(errno, Ordering::Relaxed);
+        self.tally.tally.fail(errno)
+    }
+
+    fn is_pool(&self) -> bool {
+        matches!(self.task.pages, Pages::Huge2M | Pages::Huge1G)
     }
 
     /// Allocates the pages of `part`, in a view of the file from `start` on, and verifies them.
@@ -205,23 +241,26 @@ impl NodeWork<'_> {
         part: PlanPart,
         numa: bool,
     ) -> std::result::Result<(), i32> {
-        let (tally, from) = (&self.tally.tally, part.offset - start);
-        let huge = self.task.take(view, from, part.offset, part.length)?;
-        if numa {
+        let place = |from, length, step| {
+            if !numa {
+                return Ok(());
+            }
+            let placed = place_pages(view, from, length, step, self.node, self.is_pool());
+            placed.map_err(|misplaced| self.tally.record(misplaced, start))
+        };
+        // Small pages that are on other nodes at first take their memory from the pages of these
+        // nodes, so there should be few at a time.
+        let step = if self.task.pages == Pages::Small { EXTENT } else { part.length };
+        for offset in (part.offset..part.offset + part.length).step_by(step as usize) {
+            let (from, length) = (offset - start, step.min(part.offset + part.length - offset));
+            let huge = self.task.take(view, from, offset, length, &place)?;
             let page = match self.task.pages {
-                Pages::Transparent if huge < part.length => memory::page_size(),
+                Pages::Transparent if huge < length => memory::page_size(),
                 pages => pages.size(),
             };
-            match verify::first_elsewhere(view, from, part.length, page, self.node) {
-                Ok(None) => {}
-                Ok(Some((at, node))) => return Err(self.tally.record_misplaced(start + at, node)),
-                Err(errno) => {
-                    self.tally.refused_query.store(errno, Ordering::Relaxed);
-                    return Err(errno);
-                }
-            }
+            place(from, length, page)?;
+            self.tally.tally.add(length, huge);
         }
-        tally.add(part.length, huge);
         self.bytes[part.range].0.fetch_add(part.length, Ordering::Relaxed);
         Ok(())
     }

@@ -18,7 +18,9 @@ pub(super) enum PlacedFailure {
     Policy(i32),
     /// The kernel has refused to report the nodes of pages.
     Query(i32),
-    /// A page is on another node.
+    /// The node has no free memory for a page.
+    NodeFull,
+    /// A page is on another node, and stays there.
     Misplaced { offset: u64, node: i32 },
     /// A worker has failed.
     Worker(WorkerFailure),
@@ -61,6 +63,7 @@ impl NodeDemand {
                 "the kernel on {host} does not report the nodes of pages ({}): leave out the placement",
                 source(errno)
             )),
+            PlacedFailure::NodeFull => self.no_space("the kernel found no free page there"),
             PlacedFailure::Misplaced { offset, node: found } => unsupported(format!(
                 "the kernel on {host} placed the page at offset {offset} of {} on node {found}; if the cpuset of this process has \
                  changed meanwhile, start the job again",
@@ -147,6 +150,11 @@ mod tests {
                 Pages::Small,
                 PlacedFailure::Query(libc::ENOSYS),
                 ["memory on node 3", "leave out the placement"],
+            ),
+            (
+                Pages::Small,
+                PlacedFailure::NodeFull,
+                ["free memory of node 3 (the kernel found no", "try again"],
             ),
             (Pages::Small, PlacedFailure::Misplaced { offset: 4096, node: 1 }, ["offset 4096", "on node 1"]),
             (

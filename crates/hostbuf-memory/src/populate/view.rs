@@ -2,6 +2,10 @@
 
 #![allow(unsafe_code, reason = "touches pages by their address")]
 
+use std::io;
+
+use hostbuf_os::mempolicy::{NodeMask, bind_range};
+
 use crate::mapping::{FileMapping, MappingRefused};
 use crate::pages::{EXTENT, Pages};
 
@@ -44,6 +48,11 @@ impl FileView {
 }
 
 impl FileView {
+    /// Lets the kernel take the pages of a pool from `nodes` only.
+    pub(super) fn bind(&self, nodes: &NodeMask) -> io::Result<()> {
+        bind_range(self.0.start(), self.0.len() as usize, nodes)
+    }
+
     /// Reads a byte at `at`, whose page is allocated, so that it is in the page table of this
     /// process. Returns its address.
     pub(super) fn touch(&self, at: u64) -> usize {

@@ -105,7 +105,8 @@ impl Task {
             let at = self.start + at;
             let taken = match method {
                 PopulateMethod::Write if self.pages == Pages::Small => self.write(at, length).map(|()| 0),
-                _ => view(at, length).and_then(|(view, from)| self.take(view.as_ref(), from, at, length)),
+                _ => view(at, length)
+                    .and_then(|(view, from)| self.take(view.as_ref(), from, at, length, &|_, _, _| Ok(()))),
             };
             let huge = taken.map_err(|errno| tally.fail(errno))?;
             tally.add(length, huge);
@@ -115,11 +116,20 @@ impl Task {
     }
 
     /// Allocates the pages of a part at `from` in `view`, which is at `at` in the file. Returns the
-    /// number of bytes on huge pages.
-    pub(super) fn take(&self, view: &FileView, from: u64, at: u64, length: u64) -> Result<u64, i32> {
+    /// number of bytes on huge pages. `place` is called with a range of the view whose small pages
+    /// have to be in their place before the next are allocated, and with the distance of these
+    /// pages.
+    pub(super) fn take(
+        &self,
+        view: &FileView,
+        from: u64,
+        at: u64,
+        length: u64,
+        place: &dyn Fn(u64, u64, u64) -> Result<(), i32>,
+    ) -> Result<u64, i32> {
         match self.pages {
             Pages::Small => self.fault(view, from, at, length).map(|()| 0),
-            Pages::Transparent => self.collapse(view, from, length),
+            Pages::Transparent => self.collapse(view, from, length, place),
             _ => self.fault(view, from, at, length).map(|()| length),
         }
     }
@@ -164,12 +174,19 @@ impl Task {
     /// Allocates a part on transparent huge pages: one small page in each extent, from which the
     /// kernel then makes a huge one on the same node. This works on memory files for any value of
     /// `shmem_enabled`. Returns the number of bytes on huge pages.
-    fn collapse(&self, view: &FileView, from: u64, length: u64) -> Result<u64, i32> {
+    fn collapse(
+        &self,
+        view: &FileView,
+        from: u64,
+        length: u64,
+        place: &dyn Fn(u64, u64, u64) -> Result<(), i32>,
+    ) -> Result<u64, i32> {
         let whole = length / EXTENT * EXTENT;
         let extents = || (from..from + whole).step_by(EXTENT as usize);
         for at in extents() {
             view.advise(at, memory::page_size(), libc::MADV_POPULATE_WRITE)?;
         }
+        place(from, whole, EXTENT)?;
         if whole < length {
             view.advise(from + whole, length - whole, libc::MADV_POPULATE_WRITE)?;
         }
@@ -196,6 +213,7 @@ impl Task {
                 huge += EXTENT;
             } else {
                 view.advise(at, EXTENT, libc::MADV_POPULATE_WRITE)?;
+                place(at, EXTENT, memory::page_size())?;
             }
         }
         Ok(huge)

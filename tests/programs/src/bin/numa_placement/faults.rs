@@ -6,7 +6,7 @@ use hostbuf::job::Solo;
 use hostbuf::segment::Segments;
 use hostbuf::{BufferOptions, HostBuffer, Pages};
 use hostbuf_memory::populate::Workers;
-use hostbuf_os::process;
+use hostbuf_os::{memory, process};
 use hostbuf_programs::checks::{Outcome, expect, text};
 use hostbuf_programs::numa::bound_memory::FullNode;
 use hostbuf_programs::numa::fragmented_node::FragmentedNode;
@@ -47,8 +47,8 @@ pub fn collapse_refused() -> Outcome {
     Ok(format!("{}; {} bytes on huge pages with --pages auto", errors[0], buffer.huge_bytes()))
 }
 
-/// Checks a node that another process fills after its free memory was counted: the kernel kills a
-/// worker, and this process gets an error.
+/// Checks a node that another process fills after its free memory was counted: this process gets
+/// an error, and the OOM killer ends no process.
 pub fn node_filled_meanwhile() -> Outcome {
     let last = *with_memory()?.last().ok_or("no node")?;
     let free = available(last)?;
@@ -56,6 +56,7 @@ pub fn node_filled_meanwhile() -> Outcome {
         .pages(Pages::Small)
         .numa(last.to_string().parse().map_err(text)?);
     let mut segments = Segments::create(1, &[options]).map_err(text)?;
+    let oom_kills = memory::oom_kills();
     let mut full = None;
     let workers = Workers::of_this_process();
     let populated = segments.populate(workers, &mut |_| {
@@ -66,8 +67,9 @@ pub fn node_filled_meanwhile() -> Outcome {
     let _full = full.ok_or("no progress was reported")??;
     let error = populated.err().ok_or("the pages of a full node")?.to_string();
     let words =
-        [format!("the free memory of node {last}"), "not enough memory".to_owned(), "OOM killer".to_owned()];
+        [format!("the free memory of node {last}"), "not enough memory".to_owned(), "try again".to_owned()];
     expect(words.iter().all(|word| error.contains(word)), &error)?;
+    expect(memory::oom_kills() == oom_kills, format!("the OOM killer was called: {error}"))?;
     Ok(error)
 }
 
