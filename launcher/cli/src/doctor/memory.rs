@@ -10,7 +10,9 @@ use super::kernel_text::knob;
 use crate::finding::Finding;
 
 pub fn lines(size: Option<u64>) -> Vec<Finding> {
-    let mut lines = vec![available(), cgroups(), overcommit(size), nodes(), small_file_system()];
+    let mut lines = vec![available(), cgroups()];
+    lines.extend(memory::oom_group().map(|path| oom_group(&path)));
+    lines.extend([overcommit(size), nodes(), small_file_system()]);
     lines.extend(size.map(fits));
     lines
 }
@@ -46,6 +48,19 @@ fn cgroups() -> Finding {
         Finding::ok(NAME, format!("{which}; none limits this process to less than the host has"))
     }
     .value("versions", versions(&text))
+}
+
+/// Reports a memory cgroup whose processes the OOM killer ends together. A full node is no reason
+/// for it, but a full host or cgroup is.
+fn oom_group(path: &str) -> Finding {
+    const NAME: &str = "memory.oom.group";
+    let says = format!(
+        "set for the memory cgroup {path}: if the host or the cgroup has no free memory left, the kernel ends all of \
+         its processes at once, without a message of hostbuf"
+    );
+    Finding::note(NAME, says)
+        .mend("systemd: OOMPolicy=continue; Kubernetes: the kubelet's singleProcessOOMKill; or request less than the limit")
+        .value("cgroup", path)
 }
 
 /// Returns the versions of the cgroups that account for this process's memory.
@@ -180,6 +195,12 @@ mod tests {
         assert_eq!(versions("4:memory:/a\n1:cpu:/\n0::/\n"), ["1", "2"]);
         assert_eq!(versions("0::/user.slice\n"), ["2"]);
         assert!(versions("1:cpu:/\nrubbish\n").is_empty());
+    }
+
+    #[test]
+    fn a_cgroup_whose_processes_end_together_is_a_note() {
+        let line = oom_group("/job");
+        assert!(line.mark == Mark::Note && line.says.contains("the memory cgroup /job"), "{line:?}");
     }
 
     #[test]
