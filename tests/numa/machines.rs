@@ -33,7 +33,7 @@ fn four_nodes() {
 #[test]
 fn switches() {
     let machine = NumaMachine::new("switches");
-    machine.run(&[layout::check(&machine), topology::check()]);
+    machine.run(&[layout::check(&machine), topology::check(), placement::page_cache_check()]);
 }
 
 #[test]

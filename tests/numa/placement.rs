@@ -5,7 +5,7 @@ use hostbuf_tests::{CommandOutput, hostbuf};
 
 use crate::machine::{GuestCheck, all_ok, command_line};
 
-const CHECKS: [&str; 9] = [
+const CHECKS: [&str; 10] = [
     "small-pages",
     "small-pages-of-huge-files",
     "transparent-pages",
@@ -15,6 +15,7 @@ const CHECKS: [&str; 9] = [
     "spilling",
     "collapse-refused",
     "node-filled-meanwhile",
+    "oom-group",
 ];
 
 /// Returns the check of all pages, for a machine with eight huge pages on each node.
@@ -33,6 +34,15 @@ pub fn balancing_check() -> GuestCheck {
         name: "balancing",
         command: command_line("numa_placement", &["balancing".to_owned()]),
         check: |output| all_ok(output, &["balancing"]),
+    }
+}
+
+/// Returns the check that page cache is freed for placed pages, for a machine with a drive.
+pub fn page_cache_check() -> GuestCheck {
+    GuestCheck {
+        name: "page-cache",
+        command: command_line("numa_placement", &["page-cache".to_owned()]),
+        check: |output| all_ok(output, &["page-cache"]),
     }
 }
 

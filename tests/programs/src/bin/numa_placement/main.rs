@@ -1,12 +1,15 @@
 //! Checks where the pages of buffers are, in a machine of `scripts/numa-vm` with at least two nodes
 //! that have memory and eight free huge pages each. It prints one line for each check.
 //!
-//!   numa_placement         all checks but that of balancing
-//!   numa_placement CHECK   one check; "balancing" needs a kernel that moves pages of memory files
+//!   numa_placement         all checks but the next two
+//!   numa_placement CHECK   one check; "balancing" needs a kernel that moves pages of memory files,
+//!                          and "page-cache" a machine with a drive
 
 mod balancing;
 mod faults;
 mod matrix;
+mod oom_group;
+mod page_cache;
 mod spill;
 
 use hostbuf_programs::checks::{Outcome, report};
@@ -22,10 +25,15 @@ fn main() {
         ("spilling", spill::to_the_second_node),
         ("collapse-refused", faults::collapse_refused),
         ("node-filled-meanwhile", faults::node_filled_meanwhile),
+        ("oom-group", oom_group::spares_the_group),
     ];
     let only = std::env::args().nth(1);
-    if only.as_deref() == Some("balancing") {
-        std::process::exit(i32::from(!report("balancing", &balancing::leaves_placed_pages())));
+    let special = [
+        ("balancing", balancing::leaves_placed_pages as fn() -> Outcome),
+        ("page-cache", page_cache::is_freed),
+    ];
+    if let Some((name, check)) = special.into_iter().find(|(name, _)| only.as_deref() == Some(name)) {
+        std::process::exit(i32::from(!report(name, &check())));
     }
     let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
     let selected = checks.into_iter().filter(|(name, _)| wanted(name));
