@@ -44,16 +44,39 @@ pub fn create_all(
 ) -> Result<Vec<CreatedFile>> {
     let space = nodes.map(HostNodes::space);
     let pages = resolve_all(demands, space.as_ref());
-    let chosen = |(demand, pages): (&Demand, &Pages)| {
-        demand.pages == Pages::Auto && matches!(pages, Pages::Huge2M | Pages::Huge1G)
-    };
     match create_on(demands, names, &pages, space.clone()) {
-        Err(Error::NoSpace(first)) if demands.iter().zip(&pages).any(chosen) => {
+        Err(Error::NoSpace(first)) if has_chosen_pools(demands, &pages) => {
             create_on(demands, names, &resolve_without_pools(demands), space)
                 .map_err(|_| Error::NoSpace(first))
         }
         created => created,
     }
+}
+
+/// Returns whether pages of a pool were chosen for a demand of [`Pages::Auto`], so that it could
+/// get others. `pages` are the kinds of pages of the files.
+#[must_use]
+pub fn has_chosen_pools(demands: &[Demand], pages: &[Pages]) -> bool {
+    let chosen = |(demand, pages): (&Demand, &Pages)| {
+        demand.pages == Pages::Auto && matches!(pages, Pages::Huge2M | Pages::Huge1G)
+    };
+    demands.iter().zip(pages).any(chosen)
+}
+
+/// Creates memory files as [`create_all`], with pages of the pools only for demands that name them:
+/// a node of a placement may have fewer pages than were seen to be free.
+///
+/// # Errors
+/// As [`create_all`].
+///
+/// # Panics
+/// As [`create_all`].
+pub fn create_without_pools(
+    demands: &[Demand],
+    names: &[String],
+    nodes: Option<&HostNodes>,
+) -> Result<Vec<CreatedFile>> {
+    create_on(demands, names, &resolve_without_pools(demands), nodes.map(HostNodes::space))
 }
 
 fn create_on(
@@ -81,14 +104,33 @@ fn create_on(
     plans.into_iter().enumerate().map(create).collect()
 }
 
-/// Plans the nodes of all pages before any is allocated.
+/// Plans the nodes of all pages before any is allocated. Pages without a placement come last, so
+/// they have to fit into what is left.
 fn plan_all(demands: &[Demand], pages: &[Pages], mut space: Option<NodeSpace>) -> Result<Vec<FilePlan>> {
+    let before = space.clone();
     let mut none = NodeSpace::new(Vec::new());
     let plan = |(demand, &pages): (&Demand, &Pages)| {
         let nodes = if demand.is_placed() { space.as_mut() } else { Some(&mut none) };
         demand.plan(pages, nodes.expect("the caller passes the nodes for a placement"))
     };
-    demands.iter().zip(pages).map(plan).collect()
+    let plans = demands.iter().zip(pages).map(plan).collect::<Result<Vec<FilePlan>>>()?;
+    let (Some(before), Some(space)) = (before, space) else { return Ok(plans) };
+    let (ordinary, pools) = ([Pages::Small, Pages::Transparent], [[Pages::Huge2M], [Pages::Huge1G]]);
+    for kinds in [&ordinary[..], &pools[0], &pools[1]] {
+        let (mut placed, mut unplaced) = (0, 0);
+        for ((demand, plan), pages) in demands.iter().zip(&plans).zip(pages) {
+            // Pages of a pool are reserved for a lazy buffer too.
+            if kinds.contains(pages) && !(demand.lazy && kinds == ordinary) {
+                placed += plan.placed_bytes();
+                unplaced += demand.length() - plan.placed_bytes();
+            }
+        }
+        // Without a placement the limits of the whole host apply.
+        if placed > 0 {
+            space.check_unplaced(&before, placed, unplaced, kinds[0])?;
+        }
+    }
+    Ok(plans)
 }
 
 /// Reserves pages of the pool for the whole file: the kernel does so when the file is mapped, and
@@ -116,4 +158,43 @@ fn reserve(file: &OwnedFd, length: u64, page: u64) -> Result<()> {
 pub fn creation_error(doing: String, source: std::io::Error) -> Error {
     let remedy = if source.raw_os_error() == Some(libc::EFBIG) { " (raise `ulimit -f`)" } else { "" };
     Error::os(doing + remedy)(source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::NodeMemory;
+    use hostbuf_os::NodeId;
+
+    /// Bytes without a placement fit only into what the placed ones have left on the nodes, and the
+    /// error names both.
+    #[test]
+    fn bytes_without_a_placement_share_the_nodes() {
+        const MIB: u64 = 1 << 20;
+        let node = |node, mib| NodeMemory { huge_2m: 8 * MIB, ..NodeMemory::new(NodeId(node), mib * MIB) };
+        let excluded = NodeMemory { allowed: false, ..node(2, 500) };
+        let space = NodeSpace::new(vec![node(0, 64), node(1, 32), excluded]);
+        let plan = |mib, rest: Demand| {
+            let pages = [rest.pages; 2];
+            let placed = Demand::new(mib * MIB, rest.pages).placement("0".parse().unwrap());
+            plan_all(&[placed, rest], &pages, Some(space.clone())).map_err(|error| error.to_string())
+        };
+        assert!(plan(60, Demand::new(36 * MIB, Pages::Small)).is_ok());
+        assert!(plan(60, Demand::new(500 * MIB, Pages::Small).lazy(true)).is_ok());
+        let error = plan(60, Demand::new(38 * MIB, Pages::Transparent)).unwrap_err();
+        for words in [
+            "98 MiB requested, 96 MiB available",
+            "60 MiB with a placement and 38 MiB without one",
+            "node 0 64 MiB, node 1 32 MiB)",
+            "request less",
+        ] {
+            assert!(error.contains(words), "{words}: {error}");
+        }
+        assert!(plan(6, Demand::new(10 * MIB, Pages::Huge2M)).is_ok());
+        let error = plan(6, Demand::new(12 * MIB, Pages::Huge2M)).unwrap_err();
+        assert!(error.contains("the reserved pools of pages of 2 MiB"), "{error}");
+        // A part of one file is no different.
+        let part = Demand::new(100 * MIB, Pages::Small).parts(vec![(60 * MIB, "0".parse().ok())]);
+        assert!(plan_all(&[part], &[Pages::Small], Some(space.clone())).is_err());
+    }
 }

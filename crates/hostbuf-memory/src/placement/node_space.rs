@@ -1,7 +1,5 @@
 //! The free memory of each NUMA node, from which plans are made.
 
-use std::fmt::Write as _;
-
 use hostbuf_os::{Bytes, NodeId, process};
 
 use crate::error::{Error, NoSpace, Result};
@@ -96,6 +94,43 @@ impl NodeSpace {
         Ok(pattern)
     }
 
+    /// Checks that `unplaced` bytes on `pages` fit into the memory that plans of `placed` bytes
+    /// have left on the nodes of this process. `before` is the free memory before these plans.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn check_unplaced(
+        &self,
+        before: &NodeSpace,
+        placed: u64,
+        unplaced: u64,
+        pages: Pages,
+    ) -> Result<()> {
+        let left: u64 = self.nodes.iter().filter(|n| n.allowed).map(|n| n.free(pages)).sum();
+        if unplaced <= left {
+            return Ok(());
+        }
+        let (memory, remedy) = match pages {
+            Pages::Huge2M | Pages::Huge1G => (
+                format!("the reserved pools of pages of {}", Bytes(pages.size())),
+                "reserve more, request less, or use --pages auto",
+            ),
+            _ => ("the free memory".into(), "request less, or end other programs on this host"),
+        };
+        Err(Error::NoSpace(NoSpace {
+            host: process::host_name(),
+            requested: placed.saturating_add(unplaced),
+            available: placed.saturating_add(left),
+            limit: format!(
+                "{memory} of the NUMA nodes for {} with a placement and {} without one (free: {})",
+                Bytes(placed),
+                Bytes(unplaced),
+                before.each_free(pages)
+            ),
+            remedy: remedy.into(),
+        }))
+    }
+
     /// Distributes `count` pages over `nodes`: as many as are free on each, in order. The last node
     /// gets the rest.
     fn blocks(&self, nodes: &[NodeId], count: u64, pages: Pages) -> Vec<(NodeId, u64)> {
@@ -164,12 +199,16 @@ impl NodeSpace {
         self.nodes.iter().find(|n| n.node == node).map_or(0, |n| n.free(pages))
     }
 
+    /// Formats the free bytes of the nodes of this process: `node 0 2 GiB, node 1 1 GiB`.
+    fn each_free(&self, pages: Pages) -> String {
+        let allowed = self.nodes.iter().filter(|n| n.allowed);
+        let each: Vec<String> =
+            allowed.map(|n| format!("node {} {}", n.node, Bytes(n.free(pages)))).collect();
+        each.join(", ")
+    }
+
     fn no_space(&self, placement: &Placement, node: NodeId, requested: u64, pages: Pages) -> Error {
-        let mut each = String::new();
-        for memory in self.nodes.iter().filter(|n| n.allowed) {
-            let separator = if each.is_empty() { "" } else { ", " };
-            let _ = write!(each, "{separator}node {} {}", memory.node, Bytes(memory.free(pages)));
-        }
+        let each = self.each_free(pages);
         let available = self.free_on(node, pages);
         let page = pages.size();
         let (what, remedy) = match pages {
