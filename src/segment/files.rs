@@ -19,7 +19,8 @@ use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_memory::placement::{FilePlan, HostNodes};
 use hostbuf_memory::populate::{self, PageRequest, Workers};
 use hostbuf_memory::{
-    CreatedFile, Demand, FileMapping, MappingRefused, Pages, Seals, create_all, creation_error,
+    CreatedFile, Demand, FileMapping, MappingRefused, Pages, Seals, create_all, create_without_pools,
+    creation_error, has_chosen_pools,
 };
 use hostbuf_os::cores::Cores;
 
@@ -33,6 +34,8 @@ pub struct Segments {
     sections: Vec<SectionIdentity>,
     /// The nodes of this host, if a buffer has a placement.
     nodes: Option<HostNodes>,
+    /// The requests for the buffers.
+    requests: Vec<BufferOptions>,
 }
 
 #[derive(Debug)]
@@ -57,6 +60,10 @@ pub fn file_name(job: u128, what: &str) -> String {
     format!("hostbuf:{job:032x}:{what}")
 }
 
+fn file_names(job: u128, buffers: &[BufferOptions]) -> Vec<String> {
+    buffers.iter().map(|options| file_name(job, &options.name)).collect()
+}
+
 /// The end of the identity's file name, behind the number of the job.
 pub const IDENTITY_NAME: &str = "/identity";
 /// The end of the control page's file name, behind the number of the job.
@@ -71,39 +78,64 @@ impl Segments {
     pub fn create(job: u128, buffers: &[BufferOptions]) -> Result<Segments> {
         let _span = info_span!("create", buffers = buffers.len()).entered();
         let demands: Vec<_> = buffers.iter().map(BufferOptions::demand).collect();
-        let names: Vec<_> = buffers.iter().map(|options| file_name(job, &options.name)).collect();
         let nodes = demands.iter().any(Demand::is_placed).then(HostNodes::of_this_host);
-        let files = create_all(&demands, &names, nodes.as_ref())?;
+        let files = create_all(&demands, &file_names(job, buffers), nodes.as_ref())?;
         let length = ControlLayout::new(buffers.len()).length();
         let control = memfd::create(&file_name(job, CONTROL_NAME), length, Backing::Shmem)
             .map_err(|e| creation_error("creating the control page's memory file".into(), e))?;
-        let mut segments = Segments { job, control, buffers: Vec::new(), sections: Vec::new(), nodes };
-        for (index, (options, created)) in buffers.iter().zip(files).enumerate() {
+        let (buffers, requests) = (Vec::new(), buffers.to_vec());
+        let mut segments = Segments { job, control, buffers, sections: Vec::new(), nodes, requests };
+        segments.set_files(files)?;
+        Ok(segments)
+    }
+
+    /// Sets the memory files of the buffers.
+    fn set_files(&mut self, files: Vec<CreatedFile>) -> Result<()> {
+        for (index, (options, created)) in self.requests.iter().zip(files).enumerate() {
             let CreatedFile { file: fd, pages, plan } = created;
-            segments.sections.extend(sections::planned(index, options, &plan));
+            self.sections.extend(sections::planned(index, options, &plan));
             let mut identity = BufferIdentity::new(&options.name, pages);
             identity.size = options.requested();
-            identity.length = demands[index].length();
+            identity.length = options.demand().length();
             identity.lazy = options.lazy;
             identity.dump = options.dump;
             identity.inode = memfd::inode(fd.as_fd()).map_err(Error::os("fstat of a memory file"))?;
-            segments.buffers.push(Segment {
-                fd,
-                identity,
-                plan,
-                strict: options.pages == Pages::Transparent,
-            });
+            let strict = options.pages == Pages::Transparent;
+            self.buffers.push(Segment { fd, identity, plan, strict });
         }
-        Ok(segments)
+        Ok(())
     }
 
     /// Allocates the pages of all buffers that are not lazy. `progress` is called with the number
     /// of bytes allocated so far.
     ///
+    /// If a pool of huge pages lacks some, and [`Pages::Auto`] has chosen that pool, it starts
+    /// again with other pages.
+    ///
     /// # Errors
     /// As [`create`](Segments::create).
     pub fn populate(&mut self, workers: Workers, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let _span = info_span!("populate", bytes = self.eager()).entered();
+        let demands: Vec<_> = self.requests.iter().map(BufferOptions::demand).collect();
+        let pages: Vec<_> = self.buffers.iter().map(|segment| segment.identity.pages).collect();
+        match self.populate_files(workers, progress) {
+            Err(Error::NoSpace(first)) if has_chosen_pools(&demands, &pages) => {
+                tracing::info!(%first, "a pool of huge pages has too few: using other pages");
+                self.buffers.clear();
+                self.sections.clear();
+                let names = file_names(self.job, &self.requests);
+                let again = create_without_pools(&demands, &names, self.nodes.as_ref());
+                let populated = again
+                    .map_err(Error::from)
+                    .and_then(|files| self.set_files(files))
+                    .and_then(|()| self.populate_files(workers, progress));
+                populated.map_err(|_| Error::NoSpace(first))
+            }
+            populated => populated,
+        }
+    }
+
+    fn populate_files(&mut self, workers: Workers, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let mut before = 0;
         let cores = |node| self.nodes.as_ref().map_or_else(Cores::own, |nodes| nodes.cores(node));
         // Pages without a placement may be on any node, so they come last.

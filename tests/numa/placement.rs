@@ -15,6 +15,7 @@ const CHECKS: [&str; 10] = [
     "spilling",
     "collapse-refused",
     "node-filled-meanwhile",
+    "lost-pool",
     "oom-group",
 ];
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use hostbuf_os::cores::Cores;
 use hostbuf_os::{NodeId, memory};
 
-use crate::create::{CreatedFile, create_all};
+use crate::create::{CreatedFile, create_all, create_without_pools, has_chosen_pools};
 use crate::demand::Demand;
 use crate::error::{Error, Result};
 use crate::mapping::{FileMapping, MappingRefused};
@@ -42,15 +42,29 @@ impl AnonymousSegment {
         }
         let length = demand.length();
         let nodes = demand.is_placed().then(HostNodes::of_this_host);
-        let created = create_all(std::slice::from_ref(&demand), &[name.to_owned()], nodes.as_ref())?;
-        let CreatedFile { file, pages, plan } = created.into_iter().next().expect("one file for one demand");
+        let (demands, names) = (std::slice::from_ref(&demand), &[name.to_owned()]);
+        let one = |created: Vec<CreatedFile>| created.into_iter().next().expect("one file for one demand");
+        let mut created = one(create_all(demands, names, nodes.as_ref())?);
         let mut on_nodes = Vec::new();
         if !demand.lazy {
-            let request = PageRequest::new(&plan, pages).strict(demand.pages == Pages::Transparent);
             let cores = |node| nodes.as_ref().map_or_else(Cores::own, |nodes| nodes.cores(node));
-            let obtained = populate::populate(file.as_fd(), request, workers, &cores, &mut |_| {})?;
-            on_nodes = obtained.on_nodes.concat();
+            let populate = |created: &CreatedFile| {
+                let request = PageRequest::new(&created.plan, created.pages);
+                let request = request.strict(demand.pages == Pages::Transparent);
+                populate::populate(created.file.as_fd(), request, workers, &cores, &mut |_| {})
+            };
+            let obtained = match populate(&created) {
+                Err(Error::NoSpace(first)) if has_chosen_pools(demands, &[created.pages]) => {
+                    drop(created);
+                    let again = create_without_pools(demands, names, nodes.as_ref());
+                    created = again.map(one).map_err(|_| Error::NoSpace(first.clone()))?;
+                    populate(&created).map_err(|_| Error::NoSpace(first))
+                }
+                populated => populated,
+            };
+            on_nodes = obtained?.on_nodes.concat();
         }
+        let CreatedFile { file, pages, .. } = created;
         let align = pages.size().max(memory::page_size()) as usize;
         let mapping = FileMapping::new(file.as_fd(), 0, length, align).map_err(|refused| {
             let (MappingRefused::Addresses(errno) | MappingRefused::File(errno)) = refused;

@@ -20,7 +20,7 @@ mod seals;
 pub mod space;
 
 pub use anonymous::AnonymousSegment;
-pub use create::{CreatedFile, create_all, creation_error};
+pub use create::{CreatedFile, create_all, create_without_pools, creation_error, has_chosen_pools};
 pub use demand::Demand;
 pub use error::{Error, NoSpace, Result};
 pub use mapping::{FileMapping, MappingRefused};

@@ -249,8 +249,11 @@ impl NodeWork<'_> {
             placed.map_err(|misplaced| self.tally.record(misplaced, start))
         };
         // Small pages that are on other nodes at first take their memory from the pages of these
-        // nodes, so there should be few at a time.
-        let step = if self.task.pages == Pages::Small { EXTENT } else { part.length };
+        // nodes, so there should be few at a time. Collapsing is fast for many at a time.
+        let step = match self.task.pages {
+            Pages::Transparent => part.length,
+            pages => pages.size().max(EXTENT),
+        };
         for offset in (part.offset..part.offset + part.length).step_by(step as usize) {
             let (from, length) = (offset - start, step.min(part.offset + part.length - offset));
             let huge = self.task.take(view, from, offset, length, &place)?;

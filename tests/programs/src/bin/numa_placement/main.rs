@@ -7,6 +7,7 @@
 
 mod balancing;
 mod faults;
+mod lost_pool;
 mod matrix;
 mod oom_group;
 mod page_cache;
@@ -25,6 +26,7 @@ fn main() {
         ("spilling", spill::to_the_second_node),
         ("collapse-refused", faults::collapse_refused),
         ("node-filled-meanwhile", faults::node_filled_meanwhile),
+        ("lost-pool", lost_pool::is_replaced),
         ("oom-group", oom_group::spares_the_group),
     ];
     let only = std::env::args().nth(1);
