@@ -121,36 +121,55 @@ fn cgroup_limits() -> Vec<Limit> {
     cgroup::of_this_process("memory").iter().filter_map(limit).collect()
 }
 
-/// Returns the tightest limit of a hugetlb cgroup of this process on the pages of `page` bytes of
-/// the pools, if there is one.
-#[must_use]
-pub fn huge_page_limit(page: u64) -> Option<Limit> {
-    let limits = |group: &CgroupDirectory| huge_page_limits_of(&group.dir, &group.path, group.version, page);
-    cgroup::of_this_process("hugetlb").iter().flat_map(limits).min_by_key(|limit| limit.available)
+/// The tightest limits of the hugetlb cgroups of a process on huge pages of one size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HugePageLimits {
+    /// The limit on pages in use. Touching a page beyond it raises SIGBUS.
+    pub in_use: Option<Limit>,
+    /// The limit on reserved pages. A mapping beyond it is refused.
+    pub reserved: Option<Limit>,
 }
 
-/// Returns the limits of one directory of a hugetlb cgroup: on pages in use, and on reserved ones.
-fn huge_page_limits_of(dir: &Path, path: &str, version: u32, page: u64) -> Vec<Limit> {
+impl HugePageLimits {
+    /// Returns the limit with the fewest available bytes.
+    #[must_use]
+    pub fn tightest(self) -> Option<Limit> {
+        [self.in_use, self.reserved].into_iter().flatten().min_by_key(|limit| limit.available)
+    }
+}
+
+/// Returns the limits of the hugetlb cgroups of this process on huge pages of `page` bytes.
+#[must_use]
+pub fn huge_page_limits(page: u64) -> HugePageLimits {
+    let groups = cgroup::of_this_process("hugetlb");
+    let tightest = |reserved| {
+        let limits = groups.iter().filter_map(|group| huge_page_limit(group, page, reserved));
+        limits.min_by_key(|limit| limit.available)
+    };
+    HugePageLimits { in_use: tightest(false), reserved: tightest(true) }
+}
+
+/// Returns the limit of one hugetlb cgroup, on reserved pages or on pages in use.
+fn huge_page_limit(group: &CgroupDirectory, page: u64, reserved: bool) -> Option<Limit> {
     let size = match page {
         1073741824.. => format!("{}GB", page >> 30),
         1048576.. => format!("{}MB", page >> 20),
         _ => format!("{}KB", page >> 10),
     };
-    let (most, used) = if version == 2 { ("max", "current") } else { ("limit_in_bytes", "usage_in_bytes") };
-    let limit = |part: &str| {
-        let file = format!("hugetlb.{size}{part}.{most}");
-        // The kernel reports "no limit" of version 1 as a number of pages that no machine has.
-        let limit = number(&dir.join(&file)).filter(|limit| *limit < 1 << 62)?;
-        let used = number(&dir.join(format!("hugetlb.{size}{part}.{used}")))?;
-        Some(Limit {
-            name: format!("{file} of the cgroup {path}"),
-            limit,
-            available: limit.saturating_sub(used) / page * page,
-            remedy: "raise this limit (the batch system's or the container's limit on huge pages), or use --pages auto"
-                .into(),
-        })
-    };
-    ["", ".rsvd"].into_iter().filter_map(limit).collect()
+    let size = if reserved { size + ".rsvd" } else { size };
+    let (most, used) =
+        if group.version == 2 { ("max", "current") } else { ("limit_in_bytes", "usage_in_bytes") };
+    let file = format!("hugetlb.{size}.{most}");
+    // The kernel reports "no limit" of version 1 as a number of pages that no machine has.
+    let limit = number(&group.dir.join(&file)).filter(|limit| *limit < 1 << 62)?;
+    let used = number(&group.dir.join(format!("hugetlb.{size}.{used}")))?;
+    Some(Limit {
+        name: format!("the cgroup {}'s {file}", group.path),
+        limit,
+        available: limit.saturating_sub(used) / page * page,
+        remedy: "raise this limit of the batch system or of the container, or use --pages auto".into(),
+    })
 }
 
 /// Returns the outermost memory cgroup of this process with `memory.oom.group`: when the OOM killer
@@ -259,15 +278,16 @@ mod tests {
             fs::write(dir.join(name), text).unwrap();
         }
         let read = |version, page| {
-            let limits = huge_page_limits_of(&dir, "/x", version, page);
-            limits.into_iter().map(|limit| (limit.name, limit.available)).collect::<Vec<_>>()
+            let group = CgroupDirectory { version, dir: dir.clone(), path: "/x".into() };
+            let limit = |reserved| huge_page_limit(&group, page, reserved);
+            [limit(false), limit(true)].map(|limit| limit.map(|limit| (limit.name, limit.available)))
         };
         let found = [read(2, 2 << 20), read(1, 1 << 30), read(1, 2 << 20)];
         fs::remove_dir_all(&dir).unwrap();
         let expected = [
-            vec![("hugetlb.2MB.max of the cgroup /x".to_owned(), 6 << 20)],
-            vec![("hugetlb.1GB.rsvd.limit_in_bytes of the cgroup /x".to_owned(), 1 << 30)],
-            vec![],
+            [Some(("the cgroup /x's hugetlb.2MB.max".to_owned(), 6 << 20)), None],
+            [None, Some(("the cgroup /x's hugetlb.1GB.rsvd.limit_in_bytes".to_owned(), 1 << 30))],
+            [None, None],
         ];
         assert_eq!(found, expected);
     }
