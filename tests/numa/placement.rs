@@ -5,7 +5,7 @@ use hostbuf_tests::{CommandOutput, hostbuf};
 
 use crate::machine::{GuestCheck, all_ok, command_line};
 
-const CHECKS: [&str; 10] = [
+const CHECKS: [&str; 11] = [
     "small-pages",
     "small-pages-of-huge-files",
     "transparent-pages",
@@ -16,6 +16,7 @@ const CHECKS: [&str; 10] = [
     "collapse-refused",
     "node-filled-meanwhile",
     "lost-pool",
+    "cgroup-limits",
     "oom-group",
 ];
 

@@ -136,6 +136,14 @@ pub fn length(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(nix::sys::stat::fstat(fd)?.st_size).unwrap_or(0))
 }
 
+/// Returns the number of bytes of the pages that the file has.
+///
+/// # Errors
+/// As `fstat(2)`.
+pub fn allocated(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(nix::sys::stat::fstat(fd)?.st_blocks as u64 * 512)
+}
+
 /// Frees the pages of a range, which reads as zeros afterwards.
 ///
 /// # Errors

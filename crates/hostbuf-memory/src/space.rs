@@ -63,7 +63,8 @@ pub fn no_space(requested: u64, available: u64, limit: &memory::Limit) -> Error 
     })
 }
 
-/// Checks that the pool of reserved pages of `page` bytes has `length` bytes.
+/// Checks that the pool of reserved pages of `page` bytes has `length` bytes, and that no hugetlb
+/// cgroup of this process allows less.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the kernel has no pages of this size; [`Error::NoSpace`] if the pool
@@ -79,7 +80,10 @@ pub fn check_huge(length: u64, page: u64) -> Result<()> {
         });
     };
     if pool.free * page >= length {
-        return Ok(());
+        return match memory::huge_page_limits(page).tightest() {
+            Some(limit) if limit.available < length => Err(no_space(length, limit.available, &limit)),
+            _ => Ok(()),
+        };
     }
     Err(Error::NoSpace(NoSpace {
         host: process::host_name(),
@@ -119,9 +123,16 @@ pub fn check(demands: &[Demand], resolved: &[Pages]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of free bytes in the pool of pages of `page` bytes.
+/// Returns the number of bytes that this process can get from the pool of pages of `page` bytes.
 pub(crate) fn free_in_pool(page: u64) -> u64 {
-    memory::huge_pool(page).map_or(0, |pool| pool.free * page)
+    let free = memory::huge_pool(page).map_or(0, |pool| pool.free * page);
+    memory::huge_page_limits(page).tightest().map_or(free, |limit| free.min(limit.available))
+}
+
+/// Returns the limit of a hugetlb cgroup because of which this process gets no page of `page` bytes
+/// now, if there is one.
+pub(crate) fn exhausted_huge_limit(page: u64) -> Option<memory::Limit> {
+    memory::huge_page_limits(page).in_use.filter(|limit| limit.available < page)
 }
 
 #[cfg(test)]

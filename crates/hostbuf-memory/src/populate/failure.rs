@@ -50,12 +50,16 @@ pub(super) fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Erro
             ),
         },
         (libc::ENOMEM | libc::EFAULT | libc::ENOSPC, Pages::Huge2M | Pages::Huge1G) => {
-            space::check_huge(length, pages.size()).err().unwrap_or(Error::NoSpace(NoSpace {
+            let page = pages.size();
+            if let Some(limit) = space::exhausted_huge_limit(page) {
+                return space::no_space(length, taken.min(length.saturating_sub(1)), &limit);
+            }
+            space::check_huge(length, page).err().unwrap_or(Error::NoSpace(NoSpace {
                 host: process::host_name(),
                 requested: length,
-                available: 0,
-                limit: format!("the pool of reserved huge pages ({source})"),
-                remedy: "another process has taken them meanwhile, or a hugetlb cgroup has a limit; try again, or use --pages auto".into(),
+                available: taken.min(length.saturating_sub(1)),
+                limit: format!("the reserved pool of pages of {}, in which no page was left", Bytes(page)),
+                remedy: "another process has taken pages meanwhile: try again, or use --pages auto".into(),
             }))
         }
         (libc::ENOMEM | libc::ENOSPC | libc::EFAULT, _) => no_space(&memory::tightest_limit()),
@@ -103,7 +107,7 @@ mod tests {
             // The pool had enough pages at the time of the check.
             let error = explain(errno, 0, Pages::Huge2M, 0).to_string();
             assert!(
-                error.contains("pool of reserved huge pages") || error.contains("the kernel on"),
+                error.contains("reserved pool of pages of 2 MiB") || error.contains("the kernel on"),
                 "{error}"
             );
             let error = explain(errno, 4096, Pages::Small, 0).to_string();

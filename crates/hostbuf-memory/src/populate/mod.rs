@@ -21,6 +21,7 @@ mod work;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::error::{Error, Result};
+use crate::memfd;
 use crate::pages::Pages;
 use crate::placement::{FilePlan, PlannedRange};
 use failure::{ended_for_memory, explain, worker_ended};
@@ -126,7 +127,7 @@ pub fn populate_placed(
     let cores = nodes.into_iter().map(|node| (node, node_cores(node))).collect();
     let length = plan.ranges().last().map_or(0, PlannedRange::end);
     let task = Task { fd: fd.as_raw_fd(), start: 0, length, pages, strict };
-    let obtained = placed::run(task, plan, &cores, progress)?;
+    let obtained = placed::run(fd, task, plan, &cores, progress)?;
     for (range, on_nodes) in plan.ranges().iter().zip(&obtained.on_nodes) {
         if plan.bytes(range) != *on_nodes {
             let requested = plan.bytes(range);
@@ -178,7 +179,7 @@ fn populate_range(
         Workers::Children(cores) => children::run(task, &cores, progress)?,
     };
     // The pages allocated so far are still allocated, and count as available.
-    let taken = || nix::sys::stat::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512);
+    let taken = || memfd::allocated(fd).unwrap_or(0);
     outcome.map_err(|failure| match failure {
         WorkerFailure::Errno(errno) => explain(errno, length, pages, taken()),
         WorkerFailure::Ended { signal, for_memory: true, .. } => ended_for_memory(signal, length, taken()),
@@ -190,7 +191,7 @@ fn populate_range(
 mod tests {
     use super::*;
     use crate::demand::Demand;
-    use crate::memfd::{self, Backing};
+    use crate::memfd::Backing;
     use crate::placement::{HostNodes, Placement};
     use hostbuf_os::process;
     use nix::sys::signal::{Signal, kill};

@@ -10,6 +10,7 @@
 //! reason to call the OOM killer. The policy is that of the mapping: the page tables of a bound
 //! process would come from the node too.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use hostbuf_os::NodeId;
@@ -19,13 +20,14 @@ use hostbuf_os::memory;
 use hostbuf_os::mempolicy::{MemoryPolicy, NodeMask};
 
 use crate::error::{Error, Result};
+use crate::memfd;
 use crate::pages::{EXTENT, Pages};
 use crate::placement::plan::{FilePlan, PlanPart};
 use crate::populate::children;
 use crate::populate::fork_shared::ForkShared;
 use crate::populate::obtained::ObtainedPages;
 use crate::populate::place_pages::{Misplaced, place_pages};
-use crate::populate::placed_failure::{self, PlacedFailure};
+use crate::populate::placed_failure::{NodeDemand, NodeLimits, PlacedFailure};
 use crate::populate::view::FileView;
 use crate::populate::work::{Tally, Task};
 
@@ -56,6 +58,7 @@ pub(super) type NodeCores = Vec<(NodeId, Cores)>;
 /// Allocates all placed pages of `plan` in the file of `task`, and verifies the node of each.
 /// `cores` are the nodes of the plan with their cores.
 pub(super) fn run(
+    fd: BorrowedFd<'_>,
     task: Task,
     plan: &FilePlan,
     cores: &NodeCores,
@@ -86,12 +89,15 @@ pub(super) fn run(
         let Worker { index, .. } = workers[number];
         let (node, failure) = (cores[index].0, nodes[index].failure().unwrap_or(failure.into()));
         let requested = plan.ranges().iter().flat_map(|range| plan.bytes(range));
-        let taken = nodes[index].tally.done.load(Ordering::Relaxed);
-        let demand = placed_failure::NodeDemand {
+        let counted = nodes[index].tally.done.load(Ordering::Relaxed);
+        // The file also has the pages of the part at which the worker failed.
+        let taken = if cores.len() == 1 { memfd::allocated(fd).unwrap_or(counted) } else { counted };
+        let demand = NodeDemand {
             node,
             requested: requested.filter(|(on, _)| *on == node).map(|(_, bytes)| bytes).sum(),
             taken,
             pages: task.pages,
+            limits: NodeLimits::of(node, task.pages),
         };
         return Err(demand.explain(failure));
     }

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use hostbuf_os::{Bytes, NodeId, node_memory, process};
+use hostbuf_os::{Bytes, NodeId, memory, node_memory, process};
 
 use crate::error::{Error, NoSpace};
 use crate::pages::{EXTENT, Pages};
-use crate::populate::failure::{no_huge_page, worker_ended};
+use crate::populate::failure::{ended_for_memory, no_huge_page, worker_ended};
 use crate::populate::view::NO_ADDRESSES;
 use crate::populate::work::WorkerFailure;
 use crate::space;
@@ -33,13 +33,39 @@ impl From<WorkerFailure> for PlacedFailure {
 }
 
 /// The memory that a file requests on one node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct NodeDemand {
     pub(super) node: NodeId,
     pub(super) requested: u64,
     /// The number of bytes that were allocated before the failure.
     pub(super) taken: u64,
     pub(super) pages: Pages,
+    pub(super) limits: NodeLimits,
+}
+
+/// The limits on the memory of a node, after a failure.
+#[derive(Clone, Debug)]
+pub(super) struct NodeLimits {
+    /// The number of free bytes of the node for the kind of pages.
+    on_node: u64,
+    /// The tightest limit on ordinary pages, of the host or of a memory cgroup.
+    ordinary: memory::Limit,
+    /// The limit of a hugetlb cgroup that allows no further page of the kind.
+    huge: Option<memory::Limit>,
+}
+
+impl NodeLimits {
+    /// Returns the limits now.
+    pub(super) fn of(node: NodeId, pages: Pages) -> NodeLimits {
+        let (on_node, huge) = match pages {
+            Pages::Huge2M | Pages::Huge1G => {
+                let page = pages.size();
+                (node_memory::free_in_pool(node, page), space::exhausted_huge_limit(page))
+            }
+            _ => (node_memory::available(node).unwrap_or(0), None),
+        };
+        NodeLimits { on_node, ordinary: memory::tightest_limit(), huge }
+    }
 }
 
 impl NodeDemand {
@@ -63,17 +89,19 @@ impl NodeDemand {
                 "the kernel on {host} does not report the nodes of pages ({}): leave out the placement",
                 source(errno)
             )),
-            PlacedFailure::NodeFull => self.no_space("the kernel found no free page there"),
+            PlacedFailure::NodeFull => self.node_full("the kernel found no free page there"),
             PlacedFailure::Misplaced { offset, node: found } => unsupported(format!(
                 "the kernel on {host} placed the page at offset {offset} of {} on node {found}; if the cpuset of this process has \
                  changed meanwhile, start the job again",
                 Bytes(self.requested)
             )),
             PlacedFailure::Worker(WorkerFailure::Ended { signal, for_memory: true, .. }) => {
-                self.no_space(&format!(
-                    "the kernel's OOM killer ended a worker process with {}",
-                    process::signal_name(signal)
-                ))
+                // In a cpuset with one node, its memory is all that there is.
+                if space::available(&self.limits.ordinary) < self.limits.on_node {
+                    return ended_for_memory(signal, self.requested, self.taken);
+                }
+                let signal = process::signal_name(signal);
+                self.node_full(&format!("the kernel's OOM killer ended a worker process with {signal}"))
             }
             PlacedFailure::Worker(WorkerFailure::Ended { pid, signal, .. }) => {
                 worker_ended(self.requested, pid, signal)
@@ -85,6 +113,13 @@ impl NodeDemand {
                         source: source(libc::ENOMEM),
                     })
                 }
+                // MADV_COLLAPSE returns EBUSY if a memory cgroup has no room for the huge page.
+                (
+                    libc::EBUSY | libc::ENOMEM | libc::EFAULT | libc::ENOSPC,
+                    Pages::Transparent | Pages::Small,
+                ) if space::available(&self.limits.ordinary) < EXTENT.min(self.limits.on_node) => {
+                    self.limited_by(&self.limits.ordinary)
+                }
                 (libc::EINVAL | libc::EAGAIN | libc::EBUSY, Pages::Transparent) => Error::Unsupported {
                     what: format!("pages thp on node {node}"),
                     why: format!(
@@ -93,11 +128,14 @@ impl NodeDemand {
                         source(errno)
                     ),
                 },
-                (libc::ENOMEM, Pages::Transparent) if self.free() >= EXTENT => Error::Unsupported {
+                (libc::ENOMEM, Pages::Transparent) if self.limits.on_node >= EXTENT => Error::Unsupported {
                     what: format!("pages thp on node {node}"),
                     why: no_huge_page(&format!("node {node} of {host}")),
                 },
-                (libc::ENOMEM | libc::EFAULT | libc::ENOSPC, _) => self.no_space(&source(errno).to_string()),
+                (libc::ENOMEM | libc::EFAULT | libc::ENOSPC, _) => match &self.limits.huge {
+                    Some(limit) => self.limited_by(limit),
+                    None => self.node_full("the kernel found no free page there"),
+                },
                 _ => Error::Os {
                     doing: format!("populating {} on node {node} of {host}", Bytes(self.requested)),
                     source: source(errno),
@@ -106,17 +144,9 @@ impl NodeDemand {
         }
     }
 
-    /// Returns the free bytes of the node for this kind of pages.
-    fn free(&self) -> u64 {
-        match self.pages {
-            Pages::Huge2M | Pages::Huge1G => node_memory::free_in_pool(self.node, self.pages.size()),
-            _ => node_memory::available(self.node).unwrap_or(0),
-        }
-    }
-
     /// Makes the error for a node without enough free memory, which `symptom` has shown.
-    fn no_space(&self, symptom: &str) -> Error {
-        let NodeDemand { node, requested, taken, pages } = *self;
+    fn node_full(&self, symptom: &str) -> Error {
+        let NodeDemand { node, requested, taken, pages, .. } = *self;
         let memory = match pages {
             Pages::Huge2M | Pages::Huge1G => {
                 format!("node {node}'s reserved pool of pages of {}", Bytes(pages.size()))
@@ -124,7 +154,7 @@ impl NodeDemand {
             _ => format!("the free memory of node {node}"),
         };
         // The pages allocated so far were available.
-        let available = self.free().saturating_add(taken).min(requested.saturating_sub(1));
+        let available = self.limits.on_node.saturating_add(taken).min(requested.saturating_sub(1));
         Error::NoSpace(NoSpace {
             host: process::host_name(),
             requested,
@@ -133,15 +163,58 @@ impl NodeDemand {
             remedy: "another process has taken memory of the node meanwhile: try again, request less, or use another placement".into(),
         })
     }
+
+    /// Makes the error for a limit that holds for all nodes together.
+    fn limited_by(&self, limit: &memory::Limit) -> Error {
+        let available = limit.available.saturating_add(self.taken).min(self.requested.saturating_sub(1));
+        space::no_space(self.requested, available, limit)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn limit(name: &str, available: u64) -> memory::Limit {
+        let mut limit = memory::tightest_limit();
+        (limit.name, limit.available, limit.remedy) = (name.into(), available, "raise it".into());
+        limit
+    }
+
+    fn demand(pages: Pages, limits: NodeLimits) -> NodeDemand {
+        NodeDemand { node: NodeId(3), requested: 8 << 20, taken: 2 << 20, pages, limits }
+    }
+
+    /// A limit of a cgroup is the cause if it is exhausted, and the node is not to blame.
+    #[test]
+    fn an_exhausted_cgroup_is_the_cause() {
+        let node = || NodeLimits { on_node: 1 << 30, ordinary: limit("the cgroup /job", 4096), huge: None };
+        let ended = WorkerFailure::Ended { pid: 7, signal: libc::SIGKILL, for_memory: true };
+        for (pages, failure) in [
+            (Pages::Transparent, WorkerFailure::Errno(libc::EBUSY)),
+            (Pages::Transparent, WorkerFailure::Errno(libc::ENOMEM)),
+            (Pages::Small, WorkerFailure::Errno(libc::ENOMEM)),
+        ] {
+            let error = demand(pages, node()).explain(failure.into()).to_string();
+            assert!(error.contains("limited by the cgroup /job") && error.contains("raise it"), "{error}");
+            assert!(!error.contains("node 3"), "{error}");
+        }
+        // The limits of this process are the cause, and not the node.
+        let error = demand(Pages::Small, node()).explain(ended.into()).to_string();
+        assert!(error.contains("OOM killer") && !error.contains("node 3"), "{error}");
+        let huge = NodeLimits { huge: Some(limit("the cgroup /job's hugetlb.2MB.max", 0)), ..node() };
+        let error =
+            demand(Pages::Huge2M, huge).explain(WorkerFailure::Errno(libc::EFAULT).into()).to_string();
+        assert!(error.contains("limited by the cgroup /job's hugetlb.2MB.max"), "{error}");
+        let error = demand(Pages::Huge2M, node()).explain(WorkerFailure::Errno(libc::EFAULT).into());
+        assert!(!error.to_string().contains("Bad address"), "{error}");
+        assert!(error.to_string().contains("node 3's reserved pool"), "{error}");
+    }
+
     #[test]
     fn each_failure_names_the_node_the_host_and_the_remedy() {
-        let demand = |pages| NodeDemand { node: NodeId(3), requested: 8 << 20, taken: 2 << 20, pages };
+        let limits = NodeLimits { on_node: 4 << 20, ordinary: limit("the host", 1 << 30), huge: None };
+        let demand = |pages| demand(pages, limits.clone());
         let ended = |for_memory| WorkerFailure::Ended { pid: 7, signal: libc::SIGKILL, for_memory };
         for (pages, failure, words) in [
             (Pages::Small, PlacedFailure::Policy(libc::EPERM), ["memory on node 3", "--cap-add SYS_NICE"]),

@@ -6,10 +6,12 @@
 //!                          and "page-cache" a machine with a drive
 
 mod balancing;
+mod cgroup_limits;
 mod faults;
 mod lost_pool;
 mod matrix;
 mod oom_group;
+mod own_group;
 mod page_cache;
 mod spill;
 
@@ -27,6 +29,7 @@ fn main() {
         ("collapse-refused", faults::collapse_refused),
         ("node-filled-meanwhile", faults::node_filled_meanwhile),
         ("lost-pool", lost_pool::is_replaced),
+        ("cgroup-limits", cgroup_limits::are_the_cause),
         ("oom-group", oom_group::spares_the_group),
     ];
     let only = std::env::args().nth(1);
