@@ -163,9 +163,17 @@ impl BufferOptions {
             let name = &self.name;
             return Err(Error::invalid(format!("size 0: buffer \"{name}\" has neither size= nor sections")));
         }
+        let most = Bytes(MAX_SIZE);
+        if let Some(Section { name, size, .. }) = self.sections.iter().find(|section| section.size > MAX_SIZE)
+        {
+            let size = section::bytes(*size);
+            return Err(Error::invalid(format!(
+                "section \"{name}\" has size {size}: the address space holds at most {most}"
+            )));
+        }
         if self.requested() > MAX_SIZE {
-            let (asked, most) = (Bytes(self.requested()), Bytes(MAX_SIZE));
-            return Err(Error::invalid(format!("size {asked}: the address space holds at most {most}")));
+            let size = section::bytes(self.requested());
+            return Err(Error::invalid(format!("size {size}: the address space holds at most {most}")));
         }
         name::check(&self.name)?;
         self.check_sections()?;
@@ -289,7 +297,10 @@ mod tests {
         assert!(long.contains("need 12 KiB (12288 bytes)") && long.contains("its size is 8 KiB"), "{long}");
         assert!(refused(with(0, &[("a", 1), ("a", 1)])).contains("two sections of buffer \"default\""));
         assert!(refused(with(0, &[("a", 0)])).contains("section \"a\" has size 0"));
-        assert!(refused(with(0, &[("a", u64::MAX)])).contains("address space"));
+        for (size, sections) in [(0, &[("a", u64::MAX)][..]), (u64::MAX, &[])] {
+            let long = refused(with(size, sections));
+            assert!(long.contains("(18446744073709551615 bytes): the address space holds"), "{long}");
+        }
         assert!(refused(with(0, &[])).contains("neither size= nor sections"));
         let names: Vec<String> = (0..=MAX_SECTIONS).map(|i| format!("s{i}")).collect();
         let many: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();

@@ -50,10 +50,10 @@ pub fn add_sections(
         let Some(options) = buffers.iter_mut().find(|options| options.name == buffer) else {
             let names: Vec<&str> = buffers.iter().map(|options| options.name.as_str()).collect();
             return Err(Error::invalid(format!(
-                "section \"{}\" is in the buffer \"{buffer}\", which is not requested: the buffers are \"{}\"; add \
-                 buffer=NAME to the section, or request the buffer",
+                "section \"{}\" is for the buffer \"{buffer}\", which is not requested: write buffer={}, or request the \
+                 buffer",
                 section.name,
-                names.join("\", \"")
+                names.join(" or buffer=")
             )));
         };
         options.sections.push(section);
@@ -100,6 +100,6 @@ mod tests {
         add_sections(&mut buffers, [parse("name=a,size=1"), parse("name=b,size=1,buffer=index")]).unwrap();
         assert_eq!((buffers[0].sections.len(), buffers[1].sections[0].name.as_str()), (1, "b"));
         let error = add_sections(&mut buffers, [parse("name=c,size=1,buffer=none")]).unwrap_err().to_string();
-        assert!(error.contains("the buffers are \"default\", \"index\""), "{error}");
+        assert!(error.contains("write buffer=default or buffer=index"), "{error}");
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct BufferArguments {
     dump: bool,
     /// Allocate the pages on these NUMA nodes: 0, or 0,1 (node 1 if node 0 is full), or in turn:
     /// interleave[:0,1[/3,1]] with the weights 3 and 1
-    #[arg(long, value_name = "NODES", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<Placement>())]
+    #[arg(long, value_name = "NODES", value_hint = ValueHint::Other, value_parser = Placement::from_text)]
     numa: Option<Placement>,
     /// Add a section, a part of the buffer on NUMA nodes of its own: name=grid,size=4G,numa=0; may
     /// be repeated; without --size the buffer consists of its sections; buffer=index adds it to

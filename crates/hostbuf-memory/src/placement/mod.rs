@@ -10,6 +10,7 @@ mod request;
 
 pub use host_nodes::HostNodes;
 pub use interleave::Interleave;
+pub use node_list::name_nodes;
 pub use node_space::{NodeMemory, NodeSpace};
 pub use plan::{FilePlan, PlannedRange};
 pub use request::Placement;

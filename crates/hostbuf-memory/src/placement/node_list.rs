@@ -13,7 +13,9 @@ pub(super) fn parse(text: &str) -> Result<Vec<NodeId>, String> {
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (Some(first), Some(last)) = (number(first), number(last)) else {
-            return Err(format!("expected NUMA nodes such as 0 or 0,2-3, found \"{part}\""));
+            // The caller states the whole text.
+            let found = if part == text { String::new() } else { format!(", found \"{part}\"") };
+            return Err(format!("expected NUMA nodes such as 0 or 0,2-3{found}"));
         };
         if first > last {
             return Err(format!("the range {part} ends below its beginning"));
@@ -34,6 +36,17 @@ pub(super) fn parse(text: &str) -> Result<Vec<NodeId>, String> {
 /// Parses a number of digits alone: `from_str` of the standard library also takes a sign.
 pub(super) fn number(text: &str) -> Option<u32> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+/// Names nodes in a message: `no node`, `node 0`, `nodes 0 and 1` or `nodes 0, 1 and 2`.
+#[must_use]
+pub fn name_nodes(nodes: impl IntoIterator<Item = NodeId>) -> String {
+    let list: Vec<String> = nodes.into_iter().map(|node| node.to_string()).collect();
+    match &list[..] {
+        [] => "no node".into(),
+        [one] => format!("node {one}"),
+        [others @ .., last] => format!("nodes {} and {last}", others.join(", ")),
+    }
 }
 
 /// Formats a list with ranges for runs of consecutive nodes, so that [`parse`] returns it.

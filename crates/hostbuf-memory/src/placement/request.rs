@@ -32,6 +32,20 @@ impl Placement {
             Placement::Interleave(interleave) => interleave.nodes(),
         }
     }
+
+    /// Parses a placement as [`from_str`](str::parse).
+    ///
+    /// # Errors
+    /// The reason alone: the caller states the text and the option that it belongs to.
+    pub fn from_text(text: &str) -> Result<Placement, String> {
+        match text.strip_prefix("interleave") {
+            Some(rest) => rest.parse().map(Placement::Interleave),
+            None => node_list::parse(text).map(|nodes| match nodes[..] {
+                [node] => Placement::Node(node),
+                _ => Placement::Nodes(nodes),
+            }),
+        }
+    }
 }
 
 /// Parses `0`, `0,1`, `interleave`, `interleave:0,1` or `interleave:0,1/3,1`.
@@ -39,14 +53,8 @@ impl FromStr for Placement {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Placement, Error> {
-        let parsed = match text.strip_prefix("interleave") {
-            Some(rest) => rest.parse().map(Placement::Interleave),
-            None => node_list::parse(text).map(|nodes| match nodes[..] {
-                [node] => Placement::Node(node),
-                _ => Placement::Nodes(nodes),
-            }),
-        };
-        parsed.map_err(|why| Error::Invalid { what: format!("invalid placement \"{text}\": {why}") })
+        Placement::from_text(text)
+            .map_err(|why| Error::Invalid { what: format!("invalid placement \"{text}\": {why}") })
     }
 }
 
@@ -91,7 +99,8 @@ mod tests {
             ("interleave:0,1/256,1", "invalid weight \"256\""),
         ] {
             let error = text.parse::<Placement>().unwrap_err().to_string();
-            assert!(error.contains(words) && error.contains(&format!("\"{text}\"")), "{text}: {error}");
+            assert!(error.contains(words), "{text}: {error}");
+            assert_eq!(error.matches(&format!("\"{text}\"")).count(), 1, "{text}: {error}");
         }
     }
 }
