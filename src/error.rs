@@ -296,7 +296,9 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
-            Error::Unsupported { .. } => "Unsupported",
+            Error::Unsupported { .. } | Error::Memory(hostbuf_memory::Error::Placement { .. }) => {
+                "Unsupported"
+            }
             Error::NoSpace { .. } => "NoSpace",
             Error::Memory(hostbuf_memory::Error::WorkerEnded { .. }) => "Fill",
             Error::Memory(_) => "Memory",

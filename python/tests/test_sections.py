@@ -101,7 +101,7 @@ class Refused(unittest.TestCase):
             hostbuf.allocate(None, *arguments, pages="4k", **options)
 
     def test_placements(self) -> None:
-        nodes = "memory on node 63 is not supported here: .*hostbuf topology"
+        nodes = "cannot place memory on node 63: .*hostbuf topology"
         self.refused(hostbuf.UnsupportedError, nodes, 4096, numa=63)
         self.refused(hostbuf.UnsupportedError, nodes, 4096, numa="0,63")
         self.refused(hostbuf.UnsupportedError, nodes, sections={"grid": (4096, 63)})

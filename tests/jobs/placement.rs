@@ -71,7 +71,7 @@ fn a_node_that_the_hosts_do_not_have_gives_one_line() {
         assert_eq!((outcome.status, outcome.stdout.as_str()), (82, ""), "{outcome:?}");
         let lines: Vec<&str> = outcome.stderr.lines().filter(|line| line.starts_with("hostbuf")).collect();
         assert_eq!(lines.len(), 1, "{outcome:?}");
-        assert!(lines[0].contains("memory on node 63 is not supported here: h"), "{}", lines[0]);
+        assert!(lines[0].contains("cannot place memory on node 63: h"), "{}", lines[0]);
     }
 }
 

@@ -29,9 +29,9 @@ impl AnonymousSegment {
     /// and `workers` populate it, unless the demand is lazy. The bytes are zero.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 bytes, and for a lazy demand with a placement; [`Error::NoSpace`]
-    /// and [`Error::Unsupported`] before any page is allocated, or if pages ran out meanwhile;
-    /// [`Error::Os`]. Nothing stays mapped.
+    /// [`Error::Invalid`] for 0 bytes, and for a lazy demand with a placement; [`Error::NoSpace`],
+    /// [`Error::Placement`] and [`Error::Unsupported`] before any page is allocated, or if pages
+    /// ran out meanwhile; [`Error::Os`]. Nothing stays mapped.
     pub fn new(name: &str, demand: Demand, workers: Workers) -> Result<AnonymousSegment> {
         if demand.size == 0 {
             return Err(Error::Invalid { what: "invalid size 0: expected at least one byte".into() });
@@ -154,12 +154,12 @@ mod tests {
             (7 << 20, Pages::Auto, "interleave:0"),
         ] {
             let segment = match placed(size, pages, placement) {
-                Err(Error::Unsupported { why, .. }) if why.contains("SYS_NICE") => return,
+                Err(Error::Placement { why, .. }) if why.contains("SYS_NICE") => return,
                 segment => segment.unwrap(),
             };
             assert_eq!(segment.on_nodes(), [(NodeId(0), segment.len() as u64)], "{pages}");
         }
-        assert!(matches!(placed(4096, Pages::Small, "63"), Err(Error::Unsupported { .. })));
+        assert!(matches!(placed(4096, Pages::Small, "63"), Err(Error::Placement { .. })));
         assert!(matches!(placed(1 << 50, Pages::Small, "0"), Err(Error::NoSpace(_))));
         let lazy = Demand::new(4096, Pages::Small).placement("0".parse().unwrap()).lazy(true);
         let refused = AnonymousSegment::new("hostbuf-test", lazy, Workers::of_this_process());

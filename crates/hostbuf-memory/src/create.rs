@@ -31,9 +31,9 @@ pub struct CreatedFile {
 /// [`Pages::Auto`] get other pages then.
 ///
 /// # Errors
-/// [`Error::NoSpace`] and [`Error::Unsupported`] as [`space::check`], and for a placement that this
-/// host cannot provide; [`Error::Os`], with the remedy for a limit on the length of files. After an
-/// error no file remains.
+/// [`Error::NoSpace`] and [`Error::Unsupported`] as [`space::check`]; [`Error::Placement`] for a
+/// placement that this host cannot provide; [`Error::Os`], with the remedy for a limit on the
+/// length of files. After an error no file remains.
 ///
 /// # Panics
 /// If there are fewer names than demands, or if a demand has a placement and there are no `nodes`.

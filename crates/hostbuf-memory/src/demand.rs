@@ -78,7 +78,7 @@ impl Demand {
     ///
     /// # Errors
     /// [`Error::NoSpace`](crate::Error::NoSpace) and
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if a placement cannot be had on this host.
+    /// [`Error::Placement`](crate::Error::Placement) if a placement cannot be had on this host.
     pub(crate) fn plan(&self, pages: Pages, space: &mut NodeSpace) -> Result<FilePlan> {
         let mut at = 0;
         let mut ranges = Vec::new();

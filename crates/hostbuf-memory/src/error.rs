@@ -18,6 +18,13 @@ pub enum Error {
         /// The reason, and the remedy.
         why: String,
     },
+    /// This host cannot provide a placement.
+    Placement {
+        /// The failed action, with its operands: `place memory on node 1`.
+        action: String,
+        /// The reason, and the remedy.
+        why: String,
+    },
     /// There is not enough memory.
     NoSpace(NoSpace),
     /// An argument is invalid.
@@ -78,6 +85,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Unsupported { what, why } => write!(f, "{what} is not supported here: {why}"),
+            Error::Placement { action, why } => write!(f, "cannot {action}: {why}"),
             Error::NoSpace(no_space) => no_space.fmt(f),
             Error::Invalid { what } => f.write_str(what),
             Error::Os { doing, source } => hostbuf_os::error::describe(f, doing, source),

@@ -10,12 +10,19 @@ use crate::placement::node_space::{NodeMemory, NodeSpace};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostNodes {
     nodes: Vec<(NodeId, Cores)>,
+    /// The nodes that have no memory of the host.
+    without_memory: Vec<NodeId>,
 }
 
 impl From<&[NumaNode]> for HostNodes {
     fn from(nodes: &[NumaNode]) -> HostNodes {
-        let with_memory = nodes.iter().filter(|node| node.has_memory() || node.is_assumed());
-        HostNodes::new(with_memory.map(|node| (node.id(), Cores::from_numbers(node.cpus().iter()))).collect())
+        let (with_memory, without): (Vec<_>, Vec<_>) =
+            nodes.iter().partition(|node| node.has_memory() || node.is_assumed());
+        let described = |node: &NumaNode| (node.id(), Cores::from_numbers(node.cpus().iter()));
+        HostNodes {
+            nodes: with_memory.into_iter().map(described).collect(),
+            without_memory: without.into_iter().map(NumaNode::id).collect(),
+        }
     }
 }
 
@@ -23,7 +30,7 @@ impl HostNodes {
     /// Makes a description of nodes that have memory, each with its cores.
     #[must_use]
     pub fn new(nodes: Vec<(NodeId, Cores)>) -> HostNodes {
-        HostNodes { nodes }
+        HostNodes { nodes, without_memory: Vec::new() }
     }
 
     /// Returns the nodes of this host.
@@ -55,6 +62,6 @@ impl HostNodes {
                 ..NodeMemory::new(node, crate::space::net_of_overhead(available.unwrap_or(0)))
             }
         };
-        NodeSpace::new(self.nodes.iter().map(memory).collect())
+        NodeSpace::new(self.nodes.iter().map(memory).collect()).without_memory(self.without_memory.clone())
     }
 }

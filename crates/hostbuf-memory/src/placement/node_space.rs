@@ -4,9 +4,9 @@ use hostbuf_os::{Bytes, NodeId, process};
 
 use crate::error::{Error, NoSpace, Result};
 use crate::pages::Pages;
-use crate::placement::MAX_NODES;
 use crate::placement::plan::NodePattern;
 use crate::placement::request::Placement;
+use crate::placement::{MAX_NODES, name_nodes};
 
 /// The free memory of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,20 +55,29 @@ impl NodeMemory {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSpace {
     nodes: Vec<NodeMemory>,
+    /// The nodes that have no memory of the host.
+    without_memory: Vec<NodeId>,
 }
 
 impl NodeSpace {
     /// Describes a host with these nodes.
     #[must_use]
     pub fn new(nodes: Vec<NodeMemory>) -> NodeSpace {
-        NodeSpace { nodes }
+        NodeSpace { nodes, without_memory: Vec::new() }
+    }
+
+    /// Sets the nodes that exist but have no memory of the host, for messages.
+    #[must_use]
+    pub fn without_memory(mut self, nodes: Vec<NodeId>) -> NodeSpace {
+        self.without_memory = nodes;
+        self
     }
 
     /// Plans a range of `length` bytes on `pages`, which are not [`Pages::Auto`], and takes its
     /// bytes out of the free memory.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a node that this host does not have, that has no memory, or that
+    /// [`Error::Placement`] for a node that this host does not have, that has no memory, or that
     /// the cpuset of this process excludes; [`Error::NoSpace`] if a node has too little free
     /// memory. Nothing is taken then.
     pub(crate) fn plan(&mut self, placement: &Placement, length: u64, pages: Pages) -> Result<NodePattern> {
@@ -162,10 +171,10 @@ impl NodeSpace {
         if (1..=MAX_NODES).contains(&all.len()) {
             return Ok(());
         }
-        Err(Error::Unsupported {
-            what: format!("the placement {placement}"),
+        Err(Error::Placement {
+            action: format!("place memory on {placement}"),
             why: format!(
-                "it means {} NUMA nodes of {}: name 1 to {MAX_NODES} nodes",
+                "that means {} NUMA nodes of {}: name 1 to {MAX_NODES} nodes",
                 all.len(),
                 process::host_name()
             ),
@@ -174,19 +183,24 @@ impl NodeSpace {
 
     fn check_node(&self, node: NodeId) -> Result<()> {
         let host = process::host_name();
-        let unsupported = |why: String| Error::Unsupported { what: format!("memory on node {node}"), why };
-        let found = self.nodes.iter().find(|n| n.node == node);
-        match found {
-            None => Err(unsupported(format!(
-                "{host} has {}; `hostbuf topology` lists them",
-                name_nodes(self.nodes.iter().map(|n| n.node))
-            ))),
-            Some(found) if !found.allowed => Err(unsupported(format!(
+        let why = match self.nodes.iter().find(|n| n.node == node) {
+            Some(found) if found.allowed => return Ok(()),
+            Some(_) => format!(
                 "the cpuset of this process on {host} allows only {}; name one of these, or change the cpuset",
                 name_nodes(self.usable())
-            ))),
-            Some(_) => Ok(()),
-        }
+            ),
+            None if self.without_memory.contains(&node) => format!(
+                "this node of {host} has no memory of the host, which is on {}; `hostbuf topology` lists them",
+                name_nodes(self.nodes.iter().map(|n| n.node))
+            ),
+            None => {
+                let mut all: Vec<NodeId> = self.nodes.iter().map(|n| n.node).collect();
+                all.extend(&self.without_memory);
+                all.sort_unstable();
+                format!("{host} has {}; `hostbuf topology` lists them", name_nodes(all))
+            }
+        };
+        Err(Error::Placement { action: format!("place memory on node {node}"), why })
     }
 
     /// Returns the nodes from which this process may take memory.
@@ -231,15 +245,6 @@ impl NodeSpace {
     }
 }
 
-/// Formats `node 0` or `the nodes 0, 1`.
-fn name_nodes(nodes: impl IntoIterator<Item = NodeId>) -> String {
-    let list: Vec<String> = nodes.into_iter().map(|node| node.to_string()).collect();
-    match &list[..] {
-        [one] => format!("node {one}"),
-        _ => format!("the nodes {}", list.join(", ")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,7 +256,8 @@ mod tests {
             huge_2m: pool * MIB,
             ..NodeMemory::new(NodeId(node), mib * MIB)
         };
-        NodeSpace::new(vec![node(0, 100, 8), node(1, 20, 2), NodeMemory { allowed: false, ..node(2, 50, 0) }])
+        let excluded = NodeMemory { allowed: false, ..node(2, 50, 0) };
+        NodeSpace::new(vec![node(0, 100, 8), node(1, 20, 2), excluded]).without_memory(vec![NodeId(3)])
     }
 
     fn plan(space: &mut NodeSpace, placement: &str, mib: u64, pages: Pages) -> Result<Vec<(u32, u64)>> {
@@ -281,12 +287,12 @@ mod tests {
         let refuse =
             |space: &mut NodeSpace, placement| space.plan(&placement, MIB, Pages::Small).unwrap_err();
         let nodes = |list: &[u32]| Placement::Nodes(list.iter().copied().map(NodeId).collect());
-        assert!(matches!(refuse(&mut space(), nodes(&[])), Error::Unsupported { .. }));
+        assert!(matches!(refuse(&mut space(), nodes(&[])), Error::Placement { .. }));
         assert!(matches!(refuse(&mut space(), nodes(&[0, 0])), Error::Invalid { .. }));
         let interleave = || Placement::Interleave(crate::placement::Interleave::over_all());
-        assert!(matches!(refuse(&mut NodeSpace::new(vec![]), interleave()), Error::Unsupported { .. }));
+        assert!(matches!(refuse(&mut NodeSpace::new(vec![]), interleave()), Error::Placement { .. }));
         let many = (0..65).map(|node| NodeMemory::new(NodeId(node), MIB)).collect();
-        assert!(matches!(refuse(&mut NodeSpace::new(many), interleave()), Error::Unsupported { .. }));
+        assert!(matches!(refuse(&mut NodeSpace::new(many), interleave()), Error::Placement { .. }));
     }
 
     #[test]
@@ -317,10 +323,13 @@ mod tests {
         }
         let absent = refuse("0,7", 1, Pages::Small);
         assert!(
-            absent.contains("memory on node 7 is not supported here") && absent.contains("the nodes 0, 1, 2"),
+            absent.contains("cannot place memory on node 7: ") && absent.contains("has nodes 0, 1, 2 and 3;"),
             "{absent}"
         );
         let excluded = refuse("2", 1, Pages::Small);
-        assert!(excluded.contains("cpuset") && excluded.contains("allows only the nodes 0, 1"), "{excluded}");
+        let empty = refuse("3", 1, Pages::Small);
+        let words = "has no memory of the host, which is on nodes 0, 1 and 2";
+        assert!(empty.contains("node 3: this node of ") && empty.contains(words), "{empty}");
+        assert!(excluded.contains("cpuset") && excluded.contains("allows only nodes 0 and 1;"), "{excluded}");
     }
 }

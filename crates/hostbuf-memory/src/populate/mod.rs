@@ -111,8 +111,8 @@ pub fn populate(
 ///
 /// # Errors
 /// [`Error::NoSpace`] if pages ran out; [`Error::WorkerEnded`] if a signal has ended a worker;
-/// [`Error::Unsupported`] for a strict demand that this kernel cannot meet, and for a placement
-/// that it refuses.
+/// [`Error::Placement`] for a placement that this kernel refuses, and for a strict demand that it
+/// cannot meet.
 pub fn populate_placed(
     fd: BorrowedFd<'_>,
     request: PageRequest<'_>,
@@ -132,7 +132,7 @@ pub fn populate_placed(
         if plan.bytes(range) != *on_nodes {
             let requested = plan.bytes(range);
             let why = format!("the nodes have {on_nodes:?} bytes instead of {requested:?}");
-            return Err(Error::Unsupported { what: "a placement".into(), why });
+            return Err(Error::Placement { action: "place memory".into(), why });
         }
     }
     // The pages are where they should be. A kernel without NUMA has no other place for them.
@@ -149,7 +149,7 @@ pub fn populate_placed(
 /// on huge pages.
 ///
 /// # Errors
-/// As [`populate_placed`].
+/// As [`populate_placed`], with [`Error::Unsupported`] instead of [`Error::Placement`].
 pub fn populate_unplaced(
     fd: BorrowedFd<'_>,
     request: PageRequest<'_>,

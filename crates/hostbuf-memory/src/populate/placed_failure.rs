@@ -74,24 +74,24 @@ impl NodeDemand {
         let NodeDemand { node, pages, .. } = *self;
         let host = process::host_name();
         let source = |errno| io::Error::from_raw_os_error(errno);
-        let unsupported = |why| Error::Unsupported { what: format!("memory on node {node}"), why };
+        let refused = |why| Error::Placement { action: format!("place memory on node {node}"), why };
         match failure {
-            PlacedFailure::Policy(libc::EPERM) | PlacedFailure::Query(libc::EPERM) => unsupported(format!(
+            PlacedFailure::Policy(libc::EPERM) | PlacedFailure::Query(libc::EPERM) => refused(format!(
                 "a filter for system calls on {host} forbids placing memory, as in most containers: start the container with the \
                  capability SYS_NICE (docker run --cap-add SYS_NICE), or leave out the placement"
             )),
-            PlacedFailure::Policy(errno) => unsupported(format!(
+            PlacedFailure::Policy(errno) => refused(format!(
                 "the kernel on {host} refused to bind a process to the node ({}): check with `hostbuf topology` that the node is \
                  online and in the cpuset of this process",
                 source(errno)
             )),
-            PlacedFailure::Query(errno) => unsupported(format!(
+            PlacedFailure::Query(errno) => refused(format!(
                 "the kernel on {host} does not report the nodes of pages ({}): leave out the placement",
                 source(errno)
             )),
             PlacedFailure::NodeFull => self.node_full("the kernel found no free page there"),
-            PlacedFailure::Misplaced { offset, node: found } => unsupported(format!(
-                "the kernel on {host} placed the page at offset {offset} of {} on node {found}; if the cpuset of this process has \
+            PlacedFailure::Misplaced { offset, node: found } => refused(format!(
+                "the kernel on {host} keeps the page at offset {offset} of {} on node {found}; if the cpuset of this process has \
                  changed meanwhile, start the job again",
                 Bytes(self.requested)
             )),
@@ -120,16 +120,16 @@ impl NodeDemand {
                 ) if space::available(&self.limits.ordinary) < EXTENT.min(self.limits.on_node) => {
                     self.limited_by(&self.limits.ordinary)
                 }
-                (libc::EINVAL | libc::EAGAIN | libc::EBUSY, Pages::Transparent) => Error::Unsupported {
-                    what: format!("pages thp on node {node}"),
+                (libc::EINVAL | libc::EAGAIN | libc::EBUSY, Pages::Transparent) => Error::Placement {
+                    action: format!("use pages thp on node {node}"),
                     why: format!(
                         "the kernel on {host} did not collapse all of the memory there into huge pages ({}): use --pages auto, \
                          which uses the pages that are available and reports their kind",
                         source(errno)
                     ),
                 },
-                (libc::ENOMEM, Pages::Transparent) if self.limits.on_node >= EXTENT => Error::Unsupported {
-                    what: format!("pages thp on node {node}"),
+                (libc::ENOMEM, Pages::Transparent) if self.limits.on_node >= EXTENT => Error::Placement {
+                    action: format!("use pages thp on node {node}"),
                     why: no_huge_page(&format!("node {node} of {host}")),
                 },
                 (libc::ENOMEM | libc::EFAULT | libc::ENOSPC, _) => match &self.limits.huge {

@@ -1,5 +1,6 @@
 //! The CPUs and nodes of a host that this process may use.
 
+use hostbuf_memory::placement::name_nodes;
 use hostbuf_topology::{CpuSet, NodeId, NumaNode, Topology};
 
 /// The CPUs and the nodes that the cpuset and the affinity of this process allow.
@@ -31,8 +32,8 @@ impl Restriction {
 
     /// Returns the clause for users.
     pub(crate) fn text(&self) -> String {
-        let nodes: Vec<String> = self.nodes.iter().map(ToString::to_string).collect();
-        format!("this process may run on CPUs {} and take memory of nodes {}", self.cpus, nodes.join(", "))
+        let nodes = name_nodes(self.nodes.iter().copied());
+        format!("this process may run on CPUs {} and take memory of {nodes}", self.cpus)
     }
 }
 
@@ -47,6 +48,7 @@ mod tests {
         let all = Restriction::new(&topology, topology.cpus(), &nodes);
         assert!(all.is_none && all.text().contains(&format!("CPUs {} and", topology.cpus())), "{all:?}");
         assert!(!Restriction::new(&topology, CpuSet::new(), &nodes).is_none);
-        assert!(!Restriction::new(&topology, topology.cpus(), &[]).is_none);
+        let none = Restriction::new(&topology, topology.cpus(), &[]);
+        assert!(!none.is_none && none.text().ends_with("take memory of no node"), "{none:?}");
     }
 }
