@@ -21,7 +21,7 @@ use crate::separate_processes::SeparateProcesses;
 /// host with one node is so divided into two.
 pub(crate) fn compare(root: &str, bytes: usize, repeats: usize) -> BenchResult {
     let nodes = HostNodes::from(Topology::recorded(Path::new(root))?.nodes());
-    let all = nodes.cores(NodeId(0));
+    let all = nodes.cores(NodeId(0), &Cores::own());
     let one = all.spread(1).into_iter().next().ok_or("node 0 has no cores")?;
     for (pages, name) in [(Pages::Small, "4k"), (Pages::Transparent, "thp"), (Pages::Huge2M, "2m")] {
         let key = format!("node-cores-{name}");

@@ -22,7 +22,6 @@ use hostbuf_memory::{
     CreatedFile, Demand, FileMapping, MappingRefused, Pages, Seals, create_all, create_without_pools,
     creation_error, has_chosen_pools,
 };
-use hostbuf_os::cores::Cores;
 
 /// The memory of a job on one host, referenced by its descriptors and not yet mapped.
 #[derive(Debug)]
@@ -137,7 +136,8 @@ impl Segments {
 
     fn populate_files(&mut self, workers: Workers, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let mut before = 0;
-        let cores = |node| self.nodes.as_ref().map_or_else(Cores::own, |nodes| nodes.cores(node));
+        let own = workers.cores();
+        let cores = |node| self.nodes.as_ref().map_or(*own, |nodes| nodes.cores(node, own));
         // Pages without a placement may be on any node, so they come last.
         for (index, segment) in self.buffers.iter_mut().enumerate().filter(|(_, s)| !s.identity.lazy) {
             let mut report = |done| progress(before + done);

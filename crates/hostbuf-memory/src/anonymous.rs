@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use hostbuf_os::cores::Cores;
 use hostbuf_os::{NodeId, memory};
 
 use crate::create::{CreatedFile, create_all, create_without_pools, has_chosen_pools};
@@ -47,7 +46,10 @@ impl AnonymousSegment {
         let mut created = one(create_all(demands, names, nodes.as_ref())?);
         let mut on_nodes = Vec::new();
         if !demand.lazy {
-            let cores = |node| nodes.as_ref().map_or_else(Cores::own, |nodes| nodes.cores(node));
+            let cores = |node| {
+                let cores = workers.cores();
+                nodes.as_ref().map_or(*cores, |nodes| nodes.cores(node, cores))
+            };
             let populate = |created: &CreatedFile| {
                 let request = PageRequest::new(&created.plan, created.pages);
                 let request = request.strict(demand.pages == Pages::Transparent);

@@ -71,6 +71,12 @@ impl Cores {
         self
     }
 
+    /// Returns the cores that are in both sets.
+    #[must_use]
+    pub fn intersection(&self, other: &Cores) -> Cores {
+        Cores::from_numbers(self.numbers().filter(|&core| other.0.is_set(core).unwrap_or(false)))
+    }
+
     /// Returns one core for each of `others` threads besides the calling thread, in turn. The core
     /// of the calling thread is used only if there is no other.
     #[must_use]
@@ -129,6 +135,13 @@ impl Cores {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_intersection_has_the_cores_of_both_sets() {
+        let of = |numbers: &[usize]| Cores::from_numbers(numbers.iter().copied());
+        assert_eq!(of(&[0, 1, 2]).intersection(&of(&[1, 2, 3])), of(&[1, 2]));
+        assert_eq!(of(&[0]).intersection(&of(&[1])).count(), 0);
+    }
 
     #[test]
     fn a_thread_restricts_its_cores_and_extends_them_again() {

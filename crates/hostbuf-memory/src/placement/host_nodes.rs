@@ -39,13 +39,17 @@ impl HostNodes {
         HostNodes::from(&NumaNode::all_of_this_host()[..])
     }
 
-    /// Returns the cores of a node, also those outside the affinity of the calling thread. For a
-    /// node without cores, these are the cores of the calling thread.
+    /// Returns the cores of a node that are in `allowed`, the cores that the caller may use. If
+    /// there are none, these are all of `allowed`: another node's cores allocate the pages then. If
+    /// `allowed` is empty, it is unknown.
     #[must_use]
-    pub fn cores(&self, node: NodeId) -> Cores {
-        let own = || Cores::own();
+    pub fn cores(&self, node: NodeId, allowed: &Cores) -> Cores {
         let found = self.nodes.iter().find(|(id, _)| *id == node).map(|(_, cores)| *cores);
-        found.filter(|cores| cores.count() > 0).unwrap_or_else(own)
+        let cores = match allowed.count() {
+            0 => found,
+            _ => found.map(|cores| cores.intersection(allowed)),
+        };
+        cores.filter(|cores| cores.count() > 0).unwrap_or(*allowed)
     }
 
     /// Returns the free memory of the nodes now.
@@ -63,5 +67,22 @@ impl HostNodes {
             }
         };
         NodeSpace::new(self.nodes.iter().map(memory).collect()).without_memory(self.without_memory.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cores_of_a_node_are_those_of_the_affinity() {
+        let of = |numbers: &[usize]| Cores::from_numbers(numbers.iter().copied());
+        let nodes =
+            HostNodes::new(vec![(NodeId(0), of(&[0, 1])), (NodeId(1), of(&[2, 3])), (NodeId(2), of(&[]))]);
+        assert_eq!(nodes.cores(NodeId(0), &of(&[1, 2])), of(&[1]));
+        assert_eq!(nodes.cores(NodeId(1), &of(&[])), of(&[2, 3]));
+        // No core of these nodes may be used.
+        assert_eq!(nodes.cores(NodeId(1), &of(&[0])), of(&[0]));
+        assert_eq!(nodes.cores(NodeId(2), &of(&[0, 3])), of(&[0, 3]));
     }
 }

@@ -57,6 +57,13 @@ impl Workers {
     pub fn on(cores: Cores) -> Workers {
         if memory::cgroup_limited() { Workers::Children(cores) } else { Workers::Threads(cores) }
     }
+
+    /// Returns the cores of the workers.
+    #[must_use]
+    pub fn cores(&self) -> &Cores {
+        let (Workers::Threads(cores) | Workers::Children(cores)) = self;
+        cores
+    }
 }
 
 /// The pages to allocate.
