@@ -7,6 +7,8 @@
 //! at once with several workers.
 
 mod anonymous;
+#[cfg(test)]
+mod call_filter;
 mod create;
 mod demand;
 pub mod error;

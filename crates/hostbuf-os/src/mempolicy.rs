@@ -177,6 +177,13 @@ pub fn allowed_nodes() -> Option<Vec<NodeId>> {
     parse_list(text.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"))?.trim())
 }
 
+/// Returns whether all memory of this process is on `node`: its cpuset has no other node, as on a
+/// host with one.
+#[must_use]
+pub fn is_only_node(node: NodeId) -> bool {
+    allowed_nodes().is_some_and(|allowed| allowed == [node])
+}
+
 /// Parses the kernel's syntax of a list of numbers: `0-3,8`.
 fn parse_list(text: &str) -> Option<Vec<NodeId>> {
     let mut list = Vec::new();

@@ -26,7 +26,7 @@ use crate::pages::Pages;
 use crate::placement::{FilePlan, PlannedRange};
 use failure::{ended_for_memory, explain, worker_ended};
 use hostbuf_os::cores::Cores;
-use hostbuf_os::{NodeId, memory};
+use hostbuf_os::{NodeId, memory, mempolicy};
 pub use obtained::ObtainedPages;
 use work::{Task, WorkerFailure};
 
@@ -142,9 +142,10 @@ pub fn populate_placed(
             return Err(Error::Placement { action: "place memory".into(), why });
         }
     }
-    // The pages are where they should be. A kernel without NUMA has no other place for them.
+    // The pages are where they should be. On a host with one node they have no other place.
     if let Err(errno) = keep::keep_on_nodes(task, plan)
         && errno != libc::ENOSYS
+        && !plan.nodes().iter().all(|&node| mempolicy::is_only_node(node))
     {
         let error = std::io::Error::from_raw_os_error(errno);
         tracing::warn!(%error, "automatic NUMA balancing may move placed pages");
@@ -197,6 +198,7 @@ fn populate_range(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call_filter::{Refusal, refusing};
     use crate::demand::Demand;
     use crate::memfd::Backing;
     use crate::placement::{HostNodes, Placement};
@@ -226,6 +228,32 @@ mod tests {
                 assert!(huge <= length && last <= length);
                 if pages == Pages::Small {
                     assert_eq!(huge, 0);
+                }
+            }
+        }
+    }
+
+    /// A container without the capability SYS_NICE refuses the calls, but a host with one node has
+    /// no other place for the pages.
+    #[test]
+    fn a_host_with_one_node_needs_no_permission_to_place() {
+        let calls = [libc::SYS_set_mempolicy, libc::SYS_mbind, libc::SYS_move_pages, libc::SYS_get_mempolicy];
+        let nodes = mempolicy::allowed_nodes().expect("/proc is mounted");
+        let demand = Demand::new(6 << 20, Pages::Small).placement(Placement::Node(nodes[0]));
+        for refused in [&calls[..], &calls[1..]] {
+            let refused: Vec<_> = refused.iter().map(|&call| Refusal::not_permitted(call)).collect();
+            for pages in [Pages::Small, Pages::Transparent] {
+                let plan = demand.plan(pages, &mut HostNodes::of_this_host().space()).unwrap();
+                let fd = memfd::create("hostbuf-test", 6 << 20, Backing::Shmem).unwrap();
+                let request = PageRequest::new(&plan, pages);
+                let placed = refusing(&refused, || {
+                    populate_placed(fd.as_fd(), request, &|_| Cores::own(), &mut |_| {})
+                });
+                match placed {
+                    Ok(obtained) => assert_eq!(obtained.on_nodes, [vec![(nodes[0], 6 << 20)]]),
+                    Err(error) => {
+                        assert!(nodes.len() > 1 && error.to_string().contains("SYS_NICE"), "{error}");
+                    }
                 }
             }
         }

@@ -17,7 +17,7 @@ use hostbuf_os::NodeId;
 use hostbuf_os::array::Zero;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::memory;
-use hostbuf_os::mempolicy::{MemoryPolicy, NodeMask};
+use hostbuf_os::mempolicy::{MemoryPolicy, NodeMask, is_only_node};
 
 use crate::error::{Error, Result};
 use crate::memfd;
@@ -69,6 +69,7 @@ pub(super) fn run(
     let workers = &workers_of(task, plan, cores);
     let masks = cores.iter().map(|&(node, _)| NodeMask::new([node])).collect::<std::io::Result<Vec<_>>>();
     let masks = masks.map_err(Error::os("naming the nodes of a placement"))?;
+    let is_only_node = cores.first().is_some_and(|(node, _)| is_only_node(*node));
     let in_child = |number: usize| {
         let Worker { index, first } = &workers[number];
         let (node, all) = &cores[*index];
@@ -79,6 +80,7 @@ pub(super) fn run(
             node: *node,
             tally: &nodes[*index],
             mask: masks[*index],
+            is_only_node: is_only_node && cores.len() == 1,
             bytes: &bytes[*index * plan.ranges().len()..][..plan.ranges().len()],
         };
         on_node.run().err().unwrap_or(0)
@@ -193,6 +195,9 @@ struct NodeWork<'a> {
     plan: &'a FilePlan,
     node: NodeId,
     mask: NodeMask,
+    /// True if the kernel cannot take the pages from another node, so that a filter for system
+    /// calls does no harm.
+    is_only_node: bool,
     tally: &'a NodeTally,
     /// The verified bytes of each range.
     bytes: &'a [Counter],
@@ -205,6 +210,7 @@ impl NodeWork<'_> {
         let numa = match self.policy() {
             Ok(()) => true,
             Err(libc::ENOSYS) if self.node == NodeId(0) => false,
+            Err(libc::ENOSYS | libc::EPERM) if self.is_only_node => false,
             Err(errno) => return Err(self.refuse_policy(errno)),
         };
         let window = self.task.window();
@@ -251,7 +257,10 @@ impl NodeWork<'_> {
             if !numa {
                 return Ok(());
             }
-            let placed = place_pages(view, from, length, step, self.node, self.is_pool());
+            let placed = match place_pages(view, from, length, step, self.node, self.is_pool()) {
+                Err(Misplaced::Refused(libc::ENOSYS | libc::EPERM)) if self.is_only_node => Ok(()),
+                placed => placed,
+            };
             placed.map_err(|misplaced| self.tally.record(misplaced, start))
         };
         // Small pages that are on other nodes at first take their memory from the pages of these
