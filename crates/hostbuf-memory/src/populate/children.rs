@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "forks children that populate")]
 
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::populate::fork_shared::ForkShared;
 use crate::populate::view::FileView;
 use crate::populate::work::{PopulateMethod, Tally, Task, WorkerFailure};
+use hostbuf_os::array::Zero;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::{memory, process};
 
@@ -51,6 +52,7 @@ pub(super) fn supervise(
     report: &mut dyn FnMut(),
 ) -> Result<std::result::Result<(), (usize, WorkerFailure)>> {
     let oom_kills = memory::oom_kills();
+    let outcomes = ForkShared::<ChildResult>::new(count)?;
     let parent = nix::unistd::getpid();
     let mut children: Vec<(usize, Pid)> = Vec::new();
     for number in 0..count {
@@ -60,6 +62,7 @@ pub(super) fn supervise(
             Ok(ForkResult::Parent { child }) => children.push((number, child)),
             Ok(ForkResult::Child) => {
                 let status = prepare(parent).map_or_else(|errno| errno, |()| in_child(number));
+                outcomes[number].0.store(status + 1, Ordering::Release);
                 // SAFETY: _exit runs no exit handler of the parent.
                 unsafe { libc::_exit(status) }
             }
@@ -95,7 +98,16 @@ pub(super) fn supervise(
                     fail(WorkerFailure::Ended { pid: child.as_raw(), signal: signal as i32, for_memory });
                 }
                 Ok(_) | Err(nix::Error::EINTR) => running.push((number, child)),
-                Err(_) => fail(libc::ECHILD.into()),
+                // The program ignores SIGCHLD, or waits for any child: the status is lost.
+                Err(_) => match outcomes[number].0.load(Ordering::Acquire) {
+                    0 if oom_kills.is_some() && memory::oom_kills() != oom_kills => {
+                        let (pid, signal) = (child.as_raw(), libc::SIGKILL);
+                        fail(WorkerFailure::Ended { pid, signal, for_memory: true });
+                    }
+                    0 => fail(libc::ECHILD.into()),
+                    1 => {}
+                    errno => fail((errno - 1).into()),
+                },
             }
         }
         left = running;
@@ -110,6 +122,14 @@ pub(super) fn supervise(
     }
     Ok(result)
 }
+
+/// The result of a child: 1 more than its errno, 0 before it ends by itself.
+#[derive(Default)]
+#[repr(transparent)]
+struct ChildResult(AtomicI32);
+
+// SAFETY: zero is a valid value of an atomic.
+unsafe impl Zero for ChildResult {}
 
 fn reap(children: &[(usize, Pid)]) {
     for &(_, child) in children {

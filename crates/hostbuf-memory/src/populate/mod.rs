@@ -259,6 +259,39 @@ mod tests {
         }
     }
 
+    /// The kernel keeps no status of a child if its parent ignores SIGCHLD.
+    #[test]
+    fn a_program_that_ignores_sigchld_gets_its_pages() {
+        const CHILD: &str = "HOSTBUF_TEST_IGNORES_SIGCHLD";
+        if std::env::var_os(CHILD).is_none() {
+            // The disposition of a signal belongs to the whole process.
+            let name = "populate::tests::a_program_that_ignores_sigchld_gets_its_pages";
+            let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+            let outcome = own.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+            assert!(outcome.status.success(), "{outcome:?}");
+            return;
+        }
+        ignore_sigchld();
+        let fd = memfd::create("hostbuf-test", LENGTH, Backing::Shmem).unwrap();
+        let plan = FilePlan::unplaced(LENGTH);
+        let request = PageRequest::new(&plan, Pages::Small);
+        let workers = Workers::Children(Cores::own());
+        populate(fd.as_fd(), request, workers, &|_| Cores::own(), &mut |_| {}).unwrap();
+        assert_eq!(resident(fd.as_fd()), LENGTH);
+        // The file is too short for its plan, and the workers report that.
+        let plan = FilePlan::unplaced(2 * LENGTH);
+        let request = PageRequest::new(&plan, Pages::Small);
+        let error = populate(fd.as_fd(), request, workers, &|_| Cores::own(), &mut |_| {}).unwrap_err();
+        assert!(!error.to_string().contains("No child processes"), "{error}");
+    }
+
+    #[allow(unsafe_code, reason = "sets the disposition of a signal")]
+    fn ignore_sigchld() {
+        use nix::sys::signal::{SigHandler, signal};
+        // SAFETY: no handler runs.
+        unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }.unwrap();
+    }
+
     const LENGTH: u64 = 64 << 20;
 
     #[test]
