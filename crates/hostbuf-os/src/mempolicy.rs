@@ -70,14 +70,22 @@ impl MemoryPolicy {
 /// range where they are. It moves no page.
 ///
 /// # Errors
-/// As `mbind(2)`: `EFAULT` for a range that is not mapped; `EINVAL` for several nodes on Linux
-/// before 5.15; `EPERM` if a filter forbids the call.
+/// As `mbind(2)`: `EFAULT` for a range that is not mapped; `EPERM` if a filter forbids the call.
 #[doc(alias = "mbind")]
 pub fn prefer_for_range(address: usize, length: usize, nodes: &NodeMask) -> io::Result<()> {
     // MPOL_PREFERRED_MANY of linux/mempolicy.h.
     const PREFERRED_MANY: i32 = 5;
     let one = nodes.0.iter().map(|word| word.count_ones()).sum::<u32>() == 1;
-    set_for_range(address, length, if one { libc::MPOL_PREFERRED } else { PREFERRED_MANY }, nodes)
+    if one {
+        return set_for_range(address, length, libc::MPOL_PREFERRED, nodes);
+    }
+    match set_for_range(address, length, PREFERRED_MANY, nodes) {
+        // Linux before 5.15 does not have that policy. Interleaving also prefers the nodes only.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            set_for_range(address, length, libc::MPOL_INTERLEAVE, nodes)
+        }
+        set => set,
+    }
 }
 
 /// Lets the kernel take new pages of a range from `nodes` only. A page of a pool that they do not
