@@ -36,7 +36,22 @@ impl HostNodes {
     /// Returns the nodes of this host.
     #[must_use]
     pub fn of_this_host() -> HostNodes {
-        HostNodes::from(&NumaNode::all_of_this_host()[..])
+        HostNodes::of(&NumaNode::all_of_this_host(), mempolicy::allowed_nodes())
+    }
+
+    /// Returns `nodes`, with those of the cpuset instead of a node that stands for the whole host,
+    /// since the kernel does not show any.
+    fn of(nodes: &[NumaNode], allowed: Option<Vec<NodeId>>) -> HostNodes {
+        let mut host = HostNodes::from(nodes);
+        if let ([assumed], Some(allowed)) = (nodes, allowed)
+            && assumed.is_assumed()
+        {
+            let cores = host.nodes[0].1;
+            let others = allowed.into_iter().filter(|node| *node != assumed.id());
+            host.nodes.extend(others.map(|node| (node, cores)));
+            host.nodes.sort_unstable_by_key(|(node, _)| *node);
+        }
+        host
     }
 
     /// Returns the cores of a node that are in `allowed`, the cores that the caller may use. If
@@ -73,6 +88,24 @@ impl HostNodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hostbuf_topology::Topology;
+
+    /// A container may hide /sys, and its cpuset may have other nodes than the first.
+    #[test]
+    fn the_nodes_of_the_cpuset_are_those_of_a_host_that_shows_none() {
+        let root = std::env::temp_dir().join(format!("hostbuf-no-nodes-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("sys/devices/system")).unwrap();
+        std::fs::create_dir_all(root.join("proc")).unwrap();
+        std::fs::write(root.join("proc/stat"), "cpu 1\ncpu0 1\n").unwrap();
+        let topology = Topology::recorded(&root);
+        std::fs::remove_dir_all(&root).unwrap();
+        let nodes = |allowed| {
+            let host = HostNodes::of(topology.as_ref().unwrap().nodes(), allowed);
+            host.nodes.iter().map(|(node, _)| node.0).collect::<Vec<_>>()
+        };
+        assert_eq!(nodes(Some(vec![NodeId(1), NodeId(3)])), [0, 1, 3]);
+        assert_eq!((nodes(Some(vec![NodeId(0)])), nodes(None)), (vec![0], vec![0]));
+    }
 
     #[test]
     fn the_cores_of_a_node_are_those_of_the_affinity() {
