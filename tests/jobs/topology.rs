@@ -255,3 +255,36 @@ fn a_host_in_a_tree_without_links_or_numbers_answers() {
     assert_eq!((node.memory(), node.distances(), node.has_cpus()), (None, &[][..], false));
     topology_command(&[], Some(("--root", &tree))).ok();
 }
+
+#[test]
+fn names_of_a_recorded_tree_do_not_control_the_terminal() {
+    // ESC, BEL, a line end, CSI of C1 and a directional override.
+    const NAME: &str = "e\u{1b}[31m\u{7}\n\u{9b}2J\u{202e}z";
+    const ESCAPED: &str = r"e\u{1b}[31m\u{7}\n\u{9b}2J\u{202e}z";
+    let scratch = Scratch::new("topology-controls");
+    let tree = scratch.0.join("tree");
+    let below = format!("devices/pci0000:00/0000:00:05.0/net/{NAME}");
+    fs::create_dir_all(tree.join("sys").join(&below)).expect("a new folder");
+    fs::create_dir_all(tree.join("sys/class/net")).expect("a new folder");
+    fs::create_dir_all(tree.join("hostbuf")).expect("a new folder");
+    std::os::unix::fs::symlink(format!("../../{below}"), tree.join("sys/class/net").join(NAME))
+        .expect("a new link");
+    let report = "gpu\t0\t0000:99:00.0\tGPU-\u{1b}]0;title\u{7}\tH\u{202e}\t\n";
+    fs::write(tree.join("hostbuf/nvml"), report).expect("a new file");
+    let is_plain = |text: &str| text.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{202e}'));
+
+    let text = topology_command(&[], Some(("--root", &tree))).ok().stdout;
+    assert!(is_plain(&text), "{text:?}");
+    // The name is in the table, above and beside the matrix, and among the assumptions.
+    assert_eq!(text.matches(ESCAPED).count(), 4, "{text}");
+    let lines = text.lines().filter(|line| line.contains(ESCAPED) && line.contains(" nic "));
+    assert_eq!(lines.count(), 1, "{text}");
+
+    let output = topology_command(&["--json"], Some(("--root", &tree))).ok();
+    assert!(is_plain(&output.stdout), "{:?}", output.stdout);
+    let devices = json(&output)["devices"].as_array().expect("a list").clone();
+    assert!(devices.iter().any(|device| device["name"] == NAME), "{devices:?}");
+
+    let none = topology_command(&[], Some(("--root", Path::new("\u{1b}[31m\n"))));
+    assert_eq!((none.status, none.stderr.lines().count(), is_plain(&none.stderr)), (2, 1, true), "{none:?}");
+}

@@ -25,6 +25,7 @@ use hostbuf::{BufferOptions, Bytes, ErrorClass};
 use serde_json::{Value, json};
 
 use crate::finding::{Finding, Mark};
+use crate::printable::{printable, printable_json};
 use hostbuf_agent::report::{end, exit_code};
 
 /// Check what this host supports, and print a command for each shortfall.
@@ -61,7 +62,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     let usable = groups.iter().flat_map(|(_, lines)| lines).all(|l| !(l.needed && l.mark == Mark::Lacks));
     let host = hostbuf_os::process::host_name();
     let text = if arguments.json {
-        format!("{:#}\n", in_json(&host, usable, size, &groups))
+        printable_json(&in_json(&host, usable, size, &groups))
     } else {
         in_words(&host, usable, size, &groups)
     };
@@ -89,10 +90,10 @@ fn in_words(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Fi
     for (group, lines) in groups {
         writeln!(text, "{group}").expect("to memory");
         for line in lines {
-            writeln!(text, "  {:<5}  {:<width$}  {}", line.mark.name(), line.name, line.says)
+            writeln!(text, "  {:<5}  {:<width$}  {}", line.mark.name(), line.name, printable(&line.says))
                 .expect("to memory");
             for mend in &line.mends {
-                writeln!(text, "  {:<5}  {:<width$}  -> {mend}", "", "").expect("to memory");
+                writeln!(text, "  {:<5}  {:<width$}  -> {}", "", "", printable(mend)).expect("to memory");
             }
         }
     }

@@ -15,6 +15,7 @@ mod installation;
 mod manual;
 mod padding;
 mod preload_file;
+mod printable;
 mod program;
 mod register_file;
 mod run;

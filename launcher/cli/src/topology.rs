@@ -14,6 +14,8 @@ use hostbuf_agent::report::end;
 use hostbuf_topology::{RecordedError, Topology};
 pub(crate) use restriction::Restriction;
 
+use crate::printable::{printable, printable_json};
+
 /// Print the NUMA nodes, GPUs, network cards and drives of this host, and the paths between them.
 ///
 /// A question mark marks a path that is assumed, since the kernel does not state it.
@@ -40,7 +42,7 @@ pub fn run(arguments: &TopologyArguments) -> ExitCode {
     };
     let topology = match topology {
         Ok(topology) => topology,
-        Err(error) => return end("hostbuf topology", class(&error), error),
+        Err(error) => return end("hostbuf topology", class(&error), printable(&error.to_string())),
     };
     let host = match &arguments.root {
         Some(root) => root.display().to_string(),
@@ -48,7 +50,7 @@ pub fn run(arguments: &TopologyArguments) -> ExitCode {
     };
     let restriction = arguments.root.is_none().then(|| Restriction::of_this_process(&topology));
     let text = if arguments.json {
-        format!("{:#}\n", json::json(&host, &topology, restriction.as_ref()))
+        printable_json(&json::json(&host, &topology, restriction.as_ref()))
     } else {
         table::text(&host, &topology, restriction.as_ref())
     };

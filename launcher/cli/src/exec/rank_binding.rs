@@ -8,6 +8,7 @@ use hostbuf_topology::{CpuSet, CudaVariables, NodeId, NumaNode, Topology, Visibl
 
 use crate::bind_mode::BindMode;
 use crate::engines::Place;
+use crate::printable::printable;
 
 /// The CPUs that isolcpus= keeps free of processes that do not ask for them.
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
@@ -91,7 +92,7 @@ impl RankBinding {
             return Err(unsupported(&format!(
                 "--bind near-gpu: {} is next to node {}, and none of the CPUs that this process may use ({}) is there, on {}. \
                  Extend the cpuset, or use --bind node",
-                topology.device(gpu.device).name(),
+                printable(topology.device(gpu.device).name()),
                 node.id(),
                 cpus.own,
                 process::host_name()
@@ -175,7 +176,8 @@ fn node_of_gpu<'a>(
     let gpus = topology.visible(variables).gpus;
     let Some(gpu) = in_turn(&gpus, place.local_rank) else {
         let list = variables.visible_devices.as_ref();
-        let by = list.map_or(String::new(), |list| format!(" (CUDA_VISIBLE_DEVICES=\"{list}\")"));
+        let by =
+            list.map_or(String::new(), |list| format!(" (CUDA_VISIBLE_DEVICES=\"{}\")", printable(list)));
         return Err(unsupported(&format!(
             "--bind near-gpu: CUDA shows no GPU on {host}{by}. `hostbuf topology` lists the GPUs of a host; use --bind node \
              without one"
@@ -185,7 +187,7 @@ fn node_of_gpu<'a>(
     let node = device.node().and_then(|node| topology.node(node)).ok_or_else(|| {
         unsupported(&format!(
             "--bind near-gpu: the node of {} is not known on {host}, which has {} nodes. Enable NUMA in the firmware, or use --bind node",
-            device.name(),
+            printable(device.name()),
             topology.nodes().len()
         ))
     })?;

@@ -7,6 +7,7 @@ use hostbuf_topology::{DeviceKind, IoDevice, NumaNode, Topology};
 
 use super::Restriction;
 use crate::columns::align;
+use crate::printable::printable;
 
 /// The meaning of the names in the matrix.
 const LEGEND: &str = "
@@ -22,7 +23,7 @@ const LEGEND: &str = "
 
 /// Formats the topology of `host`.
 pub fn text(host: &str, topology: &Topology, restriction: Option<&Restriction>) -> String {
-    let mut text = format!("{host}\n\n{}", align(&nodes(topology)));
+    let mut text = format!("{}\n\n{}", printable(host), align(&nodes(topology)));
     if let Some(restriction) = restriction.filter(|restriction| !restriction.is_none) {
         writeln!(text, "\n  {}", restriction.text()).expect("to memory");
     }
@@ -37,7 +38,8 @@ pub fn text(host: &str, topology: &Topology, restriction: Option<&Restriction>) 
         text.push_str("\nassumed\n");
     }
     for assumption in topology.assumptions() {
-        writeln!(text, "  {}: {}", assumption.subject(), assumption.text()).expect("to memory");
+        writeln!(text, "  {}: {}", printable(assumption.subject()), printable(assumption.text()))
+            .expect("to memory");
         if let Some(remedy) = assumption.remedy() {
             writeln!(text, "    -> {remedy}").expect("to memory");
         }
