@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::assumption::Assumption;
 use crate::cpu_set::CpuSet;
 use crate::disk_tree::DiskTree;
+use crate::gpu_nodes::mark_gpu_memory;
 use crate::io_device::{DeviceIndex, DeviceKind, IoDevice};
 use crate::numa_node::{NodeId, NumaNode};
 use crate::nvml;
@@ -28,7 +29,7 @@ impl NumaNode {
     /// alone. A host that does not list nodes has one, which is assumed.
     #[must_use]
     pub fn all_of_this_host() -> Vec<NumaNode> {
-        nodes(&TreeReader::new(&DiskTree::new(Path::new("/"))), NodeParts::CpusAndMemory)
+        marked_nodes(&TreeReader::new(&DiskTree::new(Path::new("/"))), NodeParts::CpusAndMemory)
     }
 }
 
@@ -131,7 +132,7 @@ impl TopologyParts {
 /// reason is `None` if it was not asked. Only `parts` are read.
 fn read(tree: &dyn Tree, report: Result<NvmlReport, Option<String>>, parts: TopologyParts) -> Topology {
     let reader = TreeReader::new(tree);
-    let mut topology = Topology { nodes: nodes(&reader, parts.nodes), ..Topology::default() };
+    let mut topology = Topology { nodes: marked_nodes(&reader, parts.nodes), ..Topology::default() };
     let blocks = if parts.drives { block_devices(&reader) } else { BlockDevices::default() };
     let mut found = if parts.gpus { gpus(&reader, report.as_ref().ok()) } else { Vec::new() };
     found.extend(nics(&reader));
@@ -161,6 +162,13 @@ fn read(tree: &dyn Tree, report: Result<NvmlReport, Option<String>>, parts: Topo
     topology.links = report.as_ref().map(|report| links(report, &topology.devices)).unwrap_or_default();
     topology.assumptions = assumptions(&topology, report.as_ref().err().and_then(Option::as_deref));
     topology
+}
+
+/// Returns the nodes, of which those that are the memory of a GPU are marked.
+fn marked_nodes(reader: &TreeReader, parts: NodeParts) -> Vec<NumaNode> {
+    let mut nodes = nodes(reader, parts);
+    mark_gpu_memory(reader, &mut nodes);
+    nodes
 }
 
 /// Returns true if the kernel does not state the node of a GPU of NVIDIA's driver, on a host with
@@ -202,7 +210,7 @@ fn above<'a>(path: &'a str) -> impl Iterator<Item = &'a str> {
 
 /// Returns the node of a host with one. The memory of a GPU does not count.
 fn only_node(nodes: &[NumaNode]) -> Option<NodeId> {
-    let mut host = nodes.iter().filter(|node| node.gpu.is_none());
+    let mut host = nodes.iter().filter(|node| !node.is_gpu_memory());
     host.next().map(NumaNode::id).filter(|_| host.next().is_none())
 }
 
@@ -233,6 +241,11 @@ fn assumptions(topology: &Topology, no_nvml: Option<&str>) -> Vec<Assumption> {
             "the kernel shows no NUMA nodes, so one node with all CPUs and all memory is assumed".into(),
             Some("mount /sys in the container, or use a kernel with CONFIG_NUMA"),
         );
+    }
+    for node in topology.nodes.iter().filter(|node| node.gpu_assumed) {
+        let text =
+            "it has no CPUs, and the driver of a GPU is hidden, so it is assumed to be the memory of a GPU";
+        add(&format!("node {}", node.id), text.into(), Some("show /proc/driver/nvidia to the container"));
     }
     let is_nvidia = |device: &IoDevice| device.kind == DeviceKind::Gpu && device.vendor == Some(NVIDIA);
     if let Some(reason) = no_nvml.filter(|_| topology.devices.iter().any(is_nvidia)) {

@@ -11,6 +11,7 @@ mod discovery;
 mod disk_tree;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod gpu_nodes;
 mod io_device;
 #[cfg(any(test, fuzzing))]
 mod memory_tree;

@@ -44,6 +44,7 @@ pub struct NumaNode {
     pub(crate) huge_pages: Vec<NodeHugePages>,
     pub(crate) performance: Option<MemoryPerformance>,
     pub(crate) gpu: Option<PciAddress>,
+    pub(crate) gpu_assumed: bool,
     pub(crate) assumed: bool,
 }
 
@@ -82,7 +83,7 @@ impl NumaNode {
     /// Returns true if the node has memory of the host. The memory of a GPU does not count.
     #[must_use]
     pub fn has_memory(&self) -> bool {
-        self.memory.is_some_and(|bytes| bytes > 0) && self.gpu.is_none()
+        self.memory.is_some_and(|bytes| bytes > 0) && !self.is_gpu_memory()
     }
 
     /// Returns the distance to another node as the firmware states it (ACPI SLIT), or `None` if it
@@ -111,11 +112,25 @@ impl NumaNode {
         self.performance.as_ref()
     }
 
-    /// Returns the GPU whose memory this node is, as on Grace and POWER9. Such a node is no place
-    /// for memory of the host.
+    /// Returns true if the node is the memory of a GPU, as on Grace and POWER9. Such a node is no
+    /// place for memory of the host.
+    #[must_use]
+    pub fn is_gpu_memory(&self) -> bool {
+        self.gpu.is_some() || self.gpu_assumed
+    }
+
+    /// Returns the GPU whose memory the node is, or `None` if it is not the memory of a GPU or of
+    /// an unknown one.
     #[must_use]
     pub fn gpu(&self) -> Option<PciAddress> {
         self.gpu
+    }
+
+    /// Returns true if no driver states that the node is the memory of a GPU. It has no CPUs, and
+    /// the driver's folder of a GPU in `/proc` is hidden, as in some containers.
+    #[must_use]
+    pub fn is_gpu_memory_assumed(&self) -> bool {
+        self.gpu_assumed
     }
 
     /// Returns true if the kernel shows no nodes, so that this node stands for the whole host.

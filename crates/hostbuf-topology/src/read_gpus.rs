@@ -6,7 +6,7 @@ use crate::pci_address::PciAddress;
 use crate::pci_place::PciPlace;
 use crate::tree::TreeReader;
 
-const FUNCTIONS: &str = "sys/bus/pci/devices";
+pub(crate) const FUNCTIONS: &str = "sys/bus/pci/devices";
 
 /// The GPUs that NVIDIA's driver drives.
 pub(crate) const NVIDIA_GPUS: &str = "proc/driver/nvidia/gpus";
@@ -24,16 +24,12 @@ pub(crate) fn gpus(reader: &TreeReader, report: Option<&NvmlReport>) -> Vec<(IoD
     let mut found = Vec::new();
     for name in reader.names(FUNCTIONS) {
         let Ok(address) = name.parse::<PciAddress>() else { continue };
-        let hex = |file: &str| {
-            let text = reader.text(&format!("{FUNCTIONS}/{name}/{file}"))?;
-            u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
-        };
-        let Some(class) = hex("class").map(|class| class >> 16) else { continue };
+        let (Some(class), vendor) = class_and_vendor(reader, &name) else { continue };
         if ![DISPLAY_CONTROLLER, PROCESSING_ACCELERATOR].contains(&class) {
             continue;
         }
         let driven = reader.exists(&format!("{NVIDIA_GPUS}/{name}")).then_some(NVIDIA);
-        let vendor = hex("vendor").and_then(|vendor| u16::try_from(vendor).ok()).or(driven);
+        let vendor = vendor.and_then(|vendor| u16::try_from(vendor).ok()).or(driven);
         let kind = match (class, vendor) {
             (_, Some(NVIDIA | AMD)) | (DISPLAY_CONTROLLER, Some(INTEL)) => DeviceKind::Gpu,
             (DISPLAY_CONTROLLER, _) => DeviceKind::Display,
@@ -62,6 +58,22 @@ pub(crate) fn gpus(reader: &TreeReader, report: Option<&NvmlReport>) -> Vec<(IoD
             .for_each(|device| device.usable = false);
     }
     found
+}
+
+/// Returns true if the PCI function `name` is a GPU of NVIDIA by its class and vendor.
+pub(crate) fn is_nvidia_gpu(reader: &TreeReader, name: &str) -> bool {
+    let (class, vendor) = class_and_vendor(reader, name);
+    vendor == Some(NVIDIA.into())
+        && class.is_some_and(|class| [DISPLAY_CONTROLLER, PROCESSING_ACCELERATOR].contains(&class))
+}
+
+/// Returns the base class and the vendor of a PCI function.
+fn class_and_vendor(reader: &TreeReader, name: &str) -> (Option<u32>, Option<u32>) {
+    let hex = |file: &str| {
+        let text = reader.text(&format!("{FUNCTIONS}/{name}/{file}"))?;
+        u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+    };
+    (hex("class").map(|class| class >> 16), hex("vendor"))
 }
 
 /// Adds what NVML reports of a GPU. A container may hide the function in `/sys`.

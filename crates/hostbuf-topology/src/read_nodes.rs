@@ -2,10 +2,9 @@
 
 use crate::cpu_set::CpuSet;
 use crate::numa_node::{MemoryPerformance, NodeHugePages, NodeId, NumaNode};
-use crate::pci_address::PciAddress;
 use crate::tree::TreeReader;
 
-const NODES: &str = "sys/devices/system/node";
+pub(crate) const NODES: &str = "sys/devices/system/node";
 const CPUS: &str = "sys/devices/system/cpu";
 
 /// The number of nodes that are read. The kernel's limit is 1024.
@@ -39,7 +38,7 @@ pub(crate) enum NodeParts {
 }
 
 /// Returns the nodes in the order of their numbers. Without any in the tree one node stands for the
-/// whole host.
+/// whole host. Nodes that are the memory of a GPU are not marked yet.
 pub(crate) fn nodes(reader: &TreeReader, parts: NodeParts) -> Vec<NumaNode> {
     let online = online_cpus(reader);
     let mut ids: Vec<NodeId> =
@@ -50,13 +49,9 @@ pub(crate) fn nodes(reader: &TreeReader, parts: NodeParts) -> Vec<NumaNode> {
     if ids.is_empty() {
         return vec![whole_host(reader, online.unwrap_or_default())];
     }
-    let gpus = gpu_nodes(reader);
     let mut nodes: Vec<NumaNode> = ids.iter().map(|&id| node(reader, id, &ids, online.as_ref())).collect();
     if parts == NodeParts::All {
         nodes.iter_mut().for_each(|node| add_pools_and_performance(reader, node));
-    }
-    for node in &mut nodes {
-        node.gpu = gpus.iter().find(|(id, _)| *id == node.id).map(|(_, address)| *address);
     }
     nodes
 }
@@ -76,6 +71,7 @@ fn node(reader: &TreeReader, id: NodeId, ids: &[NodeId], online: Option<&CpuSet>
         huge_pages: Vec::new(),
         performance: None,
         gpu: None,
+        gpu_assumed: false,
         assumed: false,
     }
 }
@@ -97,6 +93,7 @@ fn whole_host(reader: &TreeReader, cpus: CpuSet) -> NumaNode {
         huge_pages: huge_pages(reader, "sys/kernel/mm/hugepages"),
         performance: None,
         gpu: None,
+        gpu_assumed: false,
         assumed: true,
     }
 }
@@ -149,15 +146,14 @@ fn performance(reader: &TreeReader, node: &str) -> Option<MemoryPerformance> {
     (found != MemoryPerformance::default()).then_some(found)
 }
 
-/// Returns the nodes that are the memory of a GPU, which NVIDIA's driver shows.
-fn gpu_nodes(reader: &TreeReader) -> Vec<(NodeId, PciAddress)> {
-    const GPUS: &str = "proc/driver/nvidia/gpus";
-    let node = |name: String| {
-        let status = reader.text(&format!("{GPUS}/{name}/numa_status"))?;
-        let id = status.lines().find_map(|line| line.strip_prefix("Node:"))?.trim().parse().ok()?;
-        Some((NodeId(id), name.parse().ok()?))
-    };
-    reader.names(GPUS).into_iter().filter_map(node).collect()
+/// Returns true if the node has CPUs, online or offline.
+pub(crate) fn is_node_of_cpus(reader: &TreeReader, id: NodeId) -> bool {
+    reader.names(&format!("{NODES}/node{id}")).iter().any(|name| number(name, "cpu").is_some())
+}
+
+/// Returns true if the firmware states the performance of a node's memory.
+pub(crate) fn memory_is_described(reader: &TreeReader, id: NodeId) -> bool {
+    performance(reader, &format!("{NODES}/node{id}")).is_some()
 }
 
 #[cfg(test)]
@@ -204,16 +200,6 @@ mod tests {
         let short = super::nodes(&TreeReader::new(&tree), NodeParts::CpusAndMemory);
         assert_eq!((short[0].cpus(), short[0].memory()), (zero.cpus(), zero.memory()));
         assert!(short[0].huge_pages().is_empty() && short[0].performance().is_none());
-    }
-
-    #[test]
-    fn the_memory_of_a_gpu_is_not_the_hosts() {
-        let tree = two_nodes()
-            .file("sys/devices/system/node/node5/meminfo", "Node 5 MemTotal:  4096 kB\n")
-            .file("proc/driver/nvidia/gpus/0004:05:00.0/numa_status", "Node: 5\nStatus: online\n");
-        let nodes = nodes(&TreeReader::new(&tree), NodeParts::All);
-        assert_eq!(nodes[2].gpu().map(|gpu| gpu.to_string()).as_deref(), Some("0004:05:00.0"));
-        assert!(!nodes[2].has_memory());
     }
 
     #[test]

@@ -42,6 +42,7 @@ fn node(node: &NumaNode) -> Value {
         "huge_pages": node.huge_pages().iter().map(pool).collect::<Vec<_>>(),
         "performance": performance,
         "gpu": node.gpu().map(|gpu| gpu.to_string()),
+        "gpu_memory_assumed": node.is_gpu_memory_assumed(),
         "assumed": node.is_assumed(),
     })
 }

@@ -83,6 +83,7 @@ fn nodes(topology: &Topology) -> Vec<Vec<String>> {
 fn number(node: &NumaNode) -> String {
     match node.gpu() {
         Some(gpu) => format!("{} (memory of GPU {gpu})", node.id()),
+        None if node.is_gpu_memory_assumed() => format!("{} (memory of a GPU?)", node.id()),
         None if node.is_assumed() => format!("{}?", node.id()),
         None => node.id().to_string(),
     }
