@@ -14,6 +14,7 @@ fuzz_target!(|input: (&[u8], &str)| {
     assert_eq!(cpus.to_string().parse(), Ok(cpus.clone()));
     for (a, index) in topology.devices().iter().zip(0..) {
         assert_eq!(a.index().0, index);
+        assert!(a.node().is_none_or(|node| topology.node(node).is_some()));
         for b in topology.devices() {
             assert_eq!(topology.path(a.index(), b.index()), topology.path(b.index(), a.index()));
             assert!(

@@ -13,7 +13,7 @@ use crate::nvml;
 use crate::nvml_report::{NVML_FILE, NvmlQuestions, NvmlReport};
 use crate::read_gpus::{NVIDIA, NVIDIA_GPUS, gpus};
 use crate::read_nics::nics;
-use crate::read_nodes::{NodeParts, nodes};
+use crate::read_nodes::{NodeParts, node_ids, nodes};
 use crate::read_storage::{BlockDevices, block_devices};
 use crate::recorded_error::RecordedError;
 use crate::recording_tree::RecordingTree;
@@ -147,12 +147,15 @@ fn read(tree: &dyn Tree, report: Result<NvmlReport, Option<String>>, parts: Topo
         let gpu = nvml_nodes
             .filter(|_| device.kind == DeviceKind::Gpu)
             .find(|gpu| Some(gpu.address) == device.address);
-        let stated = path
-            .as_deref()
-            .and_then(|path| numa_node(&reader, path))
-            .or_else(|| gpu.filter(|gpu| gpu.nodes.len() == 1).map(|gpu| NodeId(gpu.nodes[0])))
+        let exists = |node: &NodeId| topology.node(*node).is_some();
+        let by_kernel = || path.iter().flat_map(|path| stated_nodes(&reader, path));
+        let by_nvml = || gpu.filter(|gpu| gpu.nodes.len() == 1).map(|gpu| NodeId(gpu.nodes[0]));
+        let stated = by_kernel()
+            .find(exists)
+            .or_else(|| by_nvml().filter(exists))
             .or_else(|| node_of_local_cpus(&reader, path.as_deref()?, &topology.nodes));
         device.index = DeviceIndex(index);
+        device.absent_node = if stated.is_none() { by_kernel().next() } else { None };
         device.placed = path.is_some_and(|path| path.starts_with("sys/devices/"));
         device.node_assumed = stated.is_none();
         device.node = stated.or_else(|| only_node(&topology.nodes));
@@ -171,21 +174,21 @@ fn marked_nodes(reader: &TreeReader, parts: NodeParts) -> Vec<NumaNode> {
     nodes
 }
 
-/// Returns true if the kernel does not state the node of a GPU of NVIDIA's driver, on a host with
-/// several.
+/// Returns true if the kernel does not state an existing node of a GPU of NVIDIA's driver, on a
+/// host with several.
 pub(crate) fn lacks_nodes_of_gpus(reader: &TreeReader) -> bool {
+    let ids = node_ids(reader);
     let lacks_node = |name: &String| {
         let path = reader.resolve(&format!("sys/bus/pci/devices/{name}"));
-        path.is_none_or(|path| numa_node(reader, &path).is_none())
+        path.is_none_or(|path| !stated_nodes(reader, &path).any(|node| ids.contains(&node)))
     };
-    let count =
-        reader.names("sys/devices/system/node").iter().filter(|name| name.starts_with("node")).count();
-    count > 1 && reader.names(NVIDIA_GPUS).iter().any(lacks_node)
+    ids.len() > 1 && reader.names(NVIDIA_GPUS).iter().any(lacks_node)
 }
 
-/// Returns the node that the kernel states for a device or a folder above it.
-fn numa_node(reader: &TreeReader, path: &str) -> Option<NodeId> {
-    above(path).find_map(|folder| reader.value(&format!("{folder}/numa_node"))).map(NodeId)
+/// Returns the nodes that the kernel states for a device and the folders above it. The first that
+/// exists is next to the device: firmware and virtual machines may state nodes that do not exist.
+fn stated_nodes<'a>(reader: &'a TreeReader, path: &'a str) -> impl Iterator<Item = NodeId> + 'a {
+    above(path).filter_map(|folder| reader.value(&format!("{folder}/numa_node"))).map(NodeId)
 }
 
 /// Returns the node that has the CPUs next to a device, if the host has CPUs on several nodes. The
@@ -259,12 +262,14 @@ fn assumptions(topology: &Topology, no_nvml: Option<&str>) -> Vec<Assumption> {
     }
     for device in &topology.devices {
         if device.node_assumed {
+            let cause = match device.absent_node {
+                Some(node) => format!("its NUMA node {node} does not exist"),
+                None => "no NUMA node is stated".into(),
+            };
             let (text, remedy) = match device.node {
-                Some(node) => {
-                    (format!("no NUMA node is stated, so node {node} is assumed, the only one"), None)
-                }
+                Some(node) => (format!("{cause}, so node {node} is assumed, the only one"), None),
                 None => (
-                    "no NUMA node is stated, so the device is assumed to be far from all nodes".into(),
+                    format!("{cause}, so the device is assumed to be far from all nodes"),
                     Some("enable NUMA in the firmware, or state the device's node to the virtual machine"),
                 ),
             };

@@ -51,6 +51,8 @@ pub struct IoDevice {
     pub(crate) placed: bool,
     pub(crate) node: Option<NodeId>,
     pub(crate) node_assumed: bool,
+    /// The node that the kernel states and that does not exist.
+    pub(crate) absent_node: Option<NodeId>,
     pub(crate) usable: bool,
     pub(crate) model: Option<String>,
     pub(crate) vendor: Option<u16>,
@@ -74,6 +76,7 @@ impl IoDevice {
             placed: false,
             node: None,
             node_assumed: true,
+            absent_node: None,
             usable: true,
             model: None,
             vendor: None,
@@ -131,8 +134,8 @@ impl IoDevice {
         self.node
     }
 
-    /// Returns true if neither the kernel nor a driver states the node. The node is then that of a
-    /// host with one node, or unknown.
+    /// Returns true if neither the kernel nor a driver states a node that exists. The node is then
+    /// that of a host with one node, or unknown.
     #[must_use]
     pub fn node_is_assumed(&self) -> bool {
         self.node_assumed

@@ -41,19 +41,25 @@ pub(crate) enum NodeParts {
 /// whole host. Nodes that are the memory of a GPU are not marked yet.
 pub(crate) fn nodes(reader: &TreeReader, parts: NodeParts) -> Vec<NumaNode> {
     let online = online_cpus(reader);
-    let mut ids: Vec<NodeId> =
-        reader.names(NODES).iter().filter_map(|name| number(name, "node")).map(NodeId).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    ids.truncate(NODE_LIMIT);
+    let ids = node_ids(reader);
     if ids.is_empty() {
         return vec![whole_host(reader, online.unwrap_or_default())];
     }
     let mut nodes: Vec<NumaNode> = ids.iter().map(|&id| node(reader, id, &ids, online.as_ref())).collect();
     if parts == NodeParts::All {
-        nodes.iter_mut().for_each(|node| add_pools_and_performance(reader, node));
+        nodes.iter_mut().for_each(|node| add_pools_and_performance(reader, node, &ids));
     }
     nodes
+}
+
+/// Returns the numbers of the nodes, in their order.
+pub(crate) fn node_ids(reader: &TreeReader) -> Vec<NodeId> {
+    let mut ids: Vec<NodeId> =
+        reader.names(NODES).iter().filter_map(|name| number(name, "node")).map(NodeId).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids.truncate(NODE_LIMIT);
+    ids
 }
 
 fn node(reader: &TreeReader, id: NodeId, ids: &[NodeId], online: Option<&CpuSet>) -> NumaNode {
@@ -76,10 +82,10 @@ fn node(reader: &TreeReader, id: NodeId, ids: &[NodeId], online: Option<&CpuSet>
     }
 }
 
-fn add_pools_and_performance(reader: &TreeReader, node: &mut NumaNode) {
+fn add_pools_and_performance(reader: &TreeReader, node: &mut NumaNode, ids: &[NodeId]) {
     let folder = format!("{NODES}/node{}", node.id);
     node.huge_pages = huge_pages(reader, &format!("{folder}/hugepages"));
-    node.performance = performance(reader, &folder);
+    node.performance = performance(reader, &folder, ids);
 }
 
 fn whole_host(reader: &TreeReader, cpus: CpuSet) -> NumaNode {
@@ -132,12 +138,14 @@ fn huge_pages(reader: &TreeReader, folder: &str) -> Vec<NodeHugePages> {
     pools
 }
 
-fn performance(reader: &TreeReader, node: &str) -> Option<MemoryPerformance> {
+/// Returns the performance of a node's memory for the nodes that exist.
+fn performance(reader: &TreeReader, node: &str, ids: &[NodeId]) -> Option<MemoryPerformance> {
     let folder = format!("{node}/access0/initiators");
     let value = |file: &str| reader.value(&format!("{folder}/{file}")).filter(|value| *value > 0);
-    let initiators = reader.names(&folder);
+    let names = reader.names(&folder);
+    let numbers = names.iter().filter_map(|name| number(name, "node"));
     let found = MemoryPerformance {
-        initiators: initiators.iter().filter_map(|name| number(name, "node")).map(NodeId).collect(),
+        initiators: numbers.map(NodeId).filter(|id| ids.contains(id)).collect(),
         read_bandwidth: value("read_bandwidth"),
         write_bandwidth: value("write_bandwidth"),
         read_latency: value("read_latency"),
@@ -153,7 +161,7 @@ pub(crate) fn is_node_of_cpus(reader: &TreeReader, id: NodeId) -> bool {
 
 /// Returns true if the firmware states the performance of a node's memory.
 pub(crate) fn memory_is_described(reader: &TreeReader, id: NodeId) -> bool {
-    performance(reader, &format!("{NODES}/node{id}")).is_some()
+    performance(reader, &format!("{NODES}/node{id}"), &node_ids(reader)).is_some()
 }
 
 #[cfg(test)]
@@ -175,6 +183,7 @@ mod tests {
             .file("sys/devices/system/node/node0/access0/initiators/read_bandwidth", "100\n")
             .file("sys/devices/system/node/node0/access0/initiators/write_latency", "0\n")
             .link("sys/devices/system/node/node0/access0/initiators/node0", "../../../node0")
+            .file("sys/devices/system/node/node0/access0/initiators/node7/absent", "")
             .file("sys/devices/system/node/node4/cpumap", "000000f0\n")
             .file("sys/devices/system/node/node4/meminfo", "Node 4 MemTotal:  0 kB\n")
             .file("sys/devices/system/node/node4/distance", "21\n")

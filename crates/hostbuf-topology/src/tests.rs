@@ -129,6 +129,38 @@ fn a_node_of_minus_one_is_that_of_nvml_or_of_the_local_cpus() {
 }
 
 #[test]
+fn a_node_that_does_not_exist_is_unknown() {
+    let gpu_9 = || gpu(two_nodes(), "pci0000:00/0000:00:05.0", 9);
+    let report = |nodes: &str| format!("gpu\t0\t0000:00:05.0\tGPU-a\tH100\t{nodes}\n");
+    let found = |tree: &MemoryTree| {
+        let topology = recorded_tree(tree);
+        let device = topology.device(index(&topology, "0000:00:05.0"));
+        let lines = topology.assumptions().iter().map(ToString::to_string);
+        let said: Vec<String> = lines.filter(|line| !line.starts_with("NVML")).collect();
+        (device.node().map(|node| node.0), device.node_is_assumed(), said.join("; "))
+    };
+    let (node, assumed, said) = found(&gpu_9());
+    assert_eq!((node, assumed), (None, true));
+    assert!(said.starts_with("0000:00:05.0: its NUMA node 9 does not exist, so the device"), "{said}");
+    // The other sources are the same as for -1, and NVML may be wrong, too.
+    assert_eq!(found(&gpu_9().file("hostbuf/nvml", &report("1"))), (Some(1), false, String::new()));
+    assert_eq!(found(&gpu_9().file("hostbuf/nvml", &report("7"))).0, None);
+    let local = gpu_9().file("sys/devices/pci0000:00/0000:00:05.0/local_cpulist", "4-7\n");
+    assert_eq!(found(&local), (Some(1), false, String::new()));
+    let below_bridge = gpu(two_nodes(), "pci0000:00/0000:00:04.0/0000:00:05.0", 9)
+        .file("sys/devices/pci0000:00/0000:00:04.0/numa_node", "1\n");
+    assert_eq!(found(&below_bridge), (Some(1), false, String::new()));
+    // A container may show the device and no nodes.
+    let without_nodes = MemoryTree::new().file("sys/devices/system/cpu/online", "0-3\n");
+    let (node, assumed, said) = found(&gpu(without_nodes, "pci0000:00/0000:00:05.0", 1));
+    assert_eq!((node, assumed), (Some(0), true));
+    assert!(said.contains("its NUMA node 1 does not exist, so node 0 is assumed, the only one"), "{said}");
+    // On a host with other nodes, NVML is asked.
+    let driven = gpu_9().file("proc/driver/nvidia/gpus/0000:00:05.0/information", "");
+    assert!(lacks_nodes_of_gpus(&TreeReader::new(&driven)));
+}
+
+#[test]
 fn nvml_is_asked_for_the_nodes_of_gpus_that_the_kernel_does_not_state() {
     let lacks = |tree: MemoryTree| lacks_nodes_of_gpus(&TreeReader::new(&tree));
     let driven = |tree: MemoryTree| tree.file("proc/driver/nvidia/gpus/0000:00:05.0/information", "");
