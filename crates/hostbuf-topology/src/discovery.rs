@@ -211,9 +211,11 @@ fn above<'a>(path: &'a str) -> impl Iterator<Item = &'a str> {
     std::iter::successors(Some(path), parent).take_while(|path| path.starts_with("sys/devices/"))
 }
 
-/// Returns the node of a host with one. The memory of a GPU does not count.
+/// Returns the node of a host with one. The memory of a GPU does not count, and neither does a node
+/// without CPUs and memory.
 fn only_node(nodes: &[NumaNode]) -> Option<NodeId> {
-    let mut host = nodes.iter().filter(|node| !node.is_gpu_memory());
+    let is_empty = |node: &NumaNode| !node.has_cpus() && node.memory == Some(0);
+    let mut host = nodes.iter().filter(|node| !node.is_gpu_memory() && !is_empty(node));
     host.next().map(NumaNode::id).filter(|_| host.next().is_none())
 }
 

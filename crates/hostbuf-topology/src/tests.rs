@@ -189,6 +189,24 @@ fn on_a_host_with_one_node_it_is_assumed() {
 }
 
 #[test]
+fn nodes_without_cpus_and_memory_are_not_near_a_device() {
+    // Grace has such nodes for MIG devices.
+    let node = |tree: MemoryTree, id: u32, cpus: &str, size: u64| {
+        let folder = format!("sys/devices/system/node/node{id}");
+        tree.file(&format!("{folder}/cpulist"), cpus)
+            .file(&format!("{folder}/meminfo"), &format!("Node {id} MemTotal: {size} kB\n"))
+    };
+    let one = || nic(node(MemoryTree::new(), 0, "0-3", 8), "pci0000:00/0000:00:05.0", "eth0", "up", -1);
+    let near = |tree: MemoryTree| {
+        let topology = recorded_tree(&tree);
+        topology.device(index(&topology, "eth0")).node().map(|node| node.0)
+    };
+    assert_eq!(near(node(node(one(), 1, "", 0), 2, "", 0)), Some(0));
+    assert_eq!(near(node(one(), 1, "", 8)), None);
+    assert_eq!(near(node(one(), 1, "4-5", 0)), None);
+}
+
+#[test]
 fn virtual_devices_are_none() {
     let tree = two_nodes()
         .file("sys/devices/virtual/net/lo/operstate", "unknown")
