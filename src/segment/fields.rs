@@ -2,9 +2,25 @@
 
 use crate::error::{Bytes, Error, Result};
 
+/// Splits the text of a buffer or a section, which `kind` names, into fields.
+///
+/// # Errors
+/// [`Error::Invalid`] if a key is given twice: neither value is certainly meant.
+pub(super) fn unique<'a>(text: &'a str, kind: &str) -> Result<Vec<(&'a str, &'a str)>> {
+    let fields = split(text);
+    for (at, (key, _)) in fields.iter().enumerate() {
+        if fields[..at].iter().any(|(earlier, _)| earlier == key) {
+            return Err(Error::invalid(format!(
+                "\"{key}\" is given twice in {kind} \"{text}\": give it once"
+            )));
+        }
+    }
+    Ok(fields)
+}
+
 /// Splits a text at its commas into pairs of a key and a value, which is empty without an equals
 /// sign. The value of `numa` may contain commas: a part that begins with a digit belongs to it.
-pub(super) fn split(text: &str) -> Vec<(&str, &str)> {
+fn split(text: &str) -> Vec<(&str, &str)> {
     let mut fields = Vec::new();
     let mut rest = Some(text);
     while let Some(from) = rest {

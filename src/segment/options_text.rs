@@ -17,7 +17,7 @@ impl FromStr for BufferOptions {
     fn from_str(text: &str) -> Result<BufferOptions> {
         let mut options = BufferOptions::new(0);
         let mut sized = false;
-        for (key, value) in fields::split(text) {
+        for (key, value) in fields::unique(text, "buffer")? {
             match (key, value) {
                 ("name", name) => options.name = name.into(),
                 ("size", size) => (options.size, sized) = (fields::size(size)?, true),
@@ -105,6 +105,13 @@ mod tests {
             ("size=1,name=a b", "name"),
             ("size=1,pages=3m", "pages"),
             ("size=1,colour=red", "colour"),
+            (
+                "size=1,name=a,name=b",
+                "\"name\" is given twice in buffer \"size=1,name=a,name=b\": give it once",
+            ),
+            ("size=1,size=1", "\"size\" is given twice"),
+            ("size=1,lazy,lazy", "\"lazy\" is given twice"),
+            ("size=1,numa=0,1,numa=2", "\"numa\" is given twice"),
             ("size=1,mmap-flags=0x10", "mmap flags"),
         ] {
             let error = text.parse::<BufferOptions>().unwrap_err().to_string();

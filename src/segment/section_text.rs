@@ -15,7 +15,7 @@ impl FromStr for SectionArgument {
         let mut section = Section::new("", 0);
         let mut buffer = DEFAULT_NAME;
         let (mut named, mut sized) = (false, false);
-        for (key, value) in fields::split(text) {
+        for (key, value) in fields::unique(text, "section")? {
             match key {
                 "buffer" => buffer = value,
                 "name" => (section.name, named) = (value.into(), true),
@@ -87,6 +87,12 @@ mod tests {
             ("name=a b,size=1", "invalid name"),
             ("name=a,size=1,numa=near", "invalid placement \"near\""),
             ("name=a,size=1,pages=2m", "unexpected \"pages\""),
+            (
+                "name=a,name=b,size=1",
+                "\"name\" is given twice in section \"name=a,name=b,size=1\": give it once",
+            ),
+            ("name=a,size=1,numa=0,numa=1", "\"numa\" is given twice"),
+            ("buffer=x,buffer=x,name=a,size=1", "\"buffer\" is given twice"),
         ] {
             let error = text.parse::<SectionArgument>().unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
