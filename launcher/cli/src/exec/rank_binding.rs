@@ -31,9 +31,9 @@ impl RankCpus {
         RankCpus { own, allowed }
     }
 
-    /// Returns true if the affinity leaves out CPUs of the cpuset.
+    /// Returns true if the affinity leaves out CPUs of the cpuset. It may contain isolated CPUs.
     fn is_bound(&self) -> bool {
-        self.own != self.allowed && self.own.is_subset(&self.allowed)
+        !self.allowed.is_subset(&self.own)
     }
 }
 
@@ -256,11 +256,14 @@ mod tests {
     #[test]
     fn ranks_that_are_bound_stay_as_they_are() {
         let topology = recorded_host::topology("bound", None);
-        for (own, allowed) in [("0", "0-7"), ("0-3", "0-7"), ("4", "4-5")] {
+        // The last is bound to an isolated CPU.
+        for (own, allowed) in [("0", "0-7"), ("0-3", "0-7"), ("4", "4-5"), ("7", "0-6")] {
             for mode in [BindMode::Node, BindMode::NearGpu] {
                 assert_eq!(choice(mode, &topology, &cpus(own, allowed), place(0, 2)).unwrap(), "bound");
             }
         }
+        // The affinity may contain all isolated CPUs.
+        assert_ne!(choice(BindMode::Node, &topology, &cpus("0-7", "0-6"), place(0, 2)).unwrap(), "bound");
         let line = bound_already(BindMode::Node, &cpus("4", "4-5"));
         assert!(line.contains("--bind node: ") && line.contains("to the CPUs 4 of 4-5"), "{line}");
     }
