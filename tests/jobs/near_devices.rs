@@ -116,7 +116,12 @@ fn every_engine_leaves_the_ranks_of_bind_to_their_nodes() {
     let script = format!(
         "unset ${{!OMPI_MCA_hwloc*}} ${{!PRTE_MCA_hwloc*}} ${{!PRTE_MCA_rmaps*}}
          run() {{ $HOSTBUF run -n 2 --host h0:2 --mpirun $MPIRUN --size 1M --bind node \"$@\" -- sh -c '{}'; }}
-         run; echo; run $([ $MPI_ENGINE = mpich ] && echo --launcher-arg -bind-to || echo --launcher-arg --bind-to) --launcher-arg core
+         if [ $MPI_ENGINE = mpich ]; then
+             option=-bind-to; other() {{ run --launcher-arg -binding --launcher-arg core; }}
+         else
+             option=--bind-to; other() {{ run --launcher-arg --cpus-per-rank --launcher-arg 1; }}
+         fi
+         run; echo; run --launcher-arg $option --launcher-arg core; echo; other
          $MPIRUN $MPIRUN_FLAGS $MPI_HOSTS_OPTION h0:2 -np 2 $HOSTBUF exec --size 1M -- sh -c 'echo exec $HOSTBUF_NUMA_NODE'",
         RANK.replace('\'', "'\\''")
     );
@@ -129,13 +134,14 @@ fn every_engine_leaves_the_ranks_of_bind_to_their_nodes() {
         };
         assert_eq!(
             (bound.len(), bound.iter().take(2).filter(on_node).count()),
-            (4, 2),
+            (6, 2),
             "{flavour}: {outcome:?}"
         );
-        // With a core for each rank the engine binds as requested, and hostbuf says that it stays.
+        // With a core for each rank the engine binds as requested, and hostbuf says that it stays,
+        // however the user has requested it.
         let cores = bound.iter().skip(2).filter(|line| line.ends_with(" default")).count();
         let said = outcome.stderr.matches("--bind node: the ranks on h0 are bound already").count();
-        assert_eq!((cores, said), (2, 1), "{flavour}: {outcome:?}");
+        assert_eq!((cores, said), (4, 2), "{flavour}: {outcome:?}");
         if nodes.len() == 1 {
             assert_eq!(outcome.lines("exec "), vec![nodes[0].0.clone(); 2], "{flavour}: {outcome:?}");
         }

@@ -1,5 +1,6 @@
 //! The interface of an engine.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -132,14 +133,15 @@ pub(crate) trait Engine: Send + Sync {
         &[]
     }
 
-    /// Returns the options with which the engine leaves ranks on all CPUs.
+    /// Returns the options with which the engine leaves ranks on all CPUs. They are empty for an
+    /// engine that binds no rank unless it is asked.
     fn no_binding(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Returns whether a word of the user's options says on which CPUs ranks run.
-    fn is_binding(&self, word: &str) -> bool {
-        let _ = word;
+    /// Returns whether the user's options bind ranks to CPUs.
+    fn is_binding(&self, options: &[Cow<'_, str>]) -> bool {
+        let _ = options;
         false
     }
 

@@ -97,19 +97,12 @@ impl Engine for Mpich {
             ("--map-by", 1),
             ("-bind-to", 1),
             ("--bind-to", 1),
+            ("-binding", 1),
+            ("--binding", 1),
             ("-n", 1),
             ("-np", 1),
             ("-l", 0),
         ]
-    }
-
-    fn no_binding(&self) -> &'static [&'static str] {
-        &["-bind-to", "none"]
-    }
-
-    fn is_binding(&self, word: &str) -> bool {
-        let name = word.trim_start_matches('-').split('=').next();
-        word.starts_with('-') && name == Some("bind-to")
     }
 
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {

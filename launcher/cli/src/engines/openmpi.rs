@@ -3,6 +3,8 @@
 //! Names: Open MPI, openmpi, open-mpi, OMPI, ORTE, orterun, orted, PRTE, PRRTE,
 //! prterun, prted, PMIX_.
 
+use std::borrow::Cow;
+
 use hostbuf::Result;
 
 use super::diagnosis::{self, Diagnosis};
@@ -110,6 +112,14 @@ impl Engine for OpenMpi {
             ("--rankfile", 1),
             ("-rf", 1),
             ("--cpus-per-proc", 1),
+            ("-cpus-per-proc", 1),
+            ("--cpus-per-rank", 1),
+            ("-cpus-per-rank", 1),
+            ("--cpu-set", 1),
+            ("-cpu-set", 1),
+            ("--cpu-list", 1),
+            ("-cpu-list", 1),
+            ("-rankfile", 1),
             ("--tag-output", 0),
             ("-tag-output", 0),
             ("--output", 1),
@@ -120,15 +130,38 @@ impl Engine for OpenMpi {
         &["--bind-to", "none"]
     }
 
-    /// Recognises the options that bind, the parameters of that name, and the modifier `PE=` of
-    /// `--map-by`, which binds to as many CPUs.
-    fn is_binding(&self, word: &str) -> bool {
-        const OPTIONS: [&str; 7] =
-            ["bind-to", "bind-to-core", "bind-to-socket", "rankfile", "rf", "cpu-set", "cpu-list"];
-        let name = word.trim_start_matches('-').split('=').next().unwrap_or_default();
-        (word.starts_with('-') && OPTIONS.contains(&name))
-            || word.contains("binding_policy")
-            || word.to_ascii_lowercase().contains(":pe=")
+    /// Recognises the options that bind, the parameters of the same meaning, and the modifiers
+    /// `PE=` and `PE-LIST=` of `--map-by`. Beside most of them, the series 5 refuses `--bind-to
+    /// none`.
+    fn is_binding(&self, options: &[Cow<'_, str>]) -> bool {
+        const OPTIONS: [&str; 9] = [
+            "bind-to",
+            "bind-to-core",
+            "bind-to-socket",
+            "rankfile",
+            "rf",
+            "cpu-set",
+            "cpu-list",
+            "cpus-per-proc",
+            "cpus-per-rank",
+        ];
+        const PARAMETERS: [&str; 4] = ["binding_policy", "cpus_per_rank", "cpu_list", "cpu_set"];
+        let binds = |word: &Cow<'_, str>| {
+            let name = word.trim_start_matches('-').split('=').next().unwrap_or_default();
+            (word.starts_with('-') && OPTIONS.contains(&name))
+                || PARAMETERS.iter().any(|parameter| name.ends_with(parameter))
+        };
+        let maps = |name: &str| name.trim_start_matches('-') == "map-by" || name.ends_with("mapping_policy");
+        let has_list = |policy: &str| {
+            let policy = policy.to_ascii_lowercase();
+            policy.split(':').any(|part| part.starts_with("pe=") || part.starts_with("pe-list="))
+        };
+        options.iter().any(binds)
+            || options.windows(2).any(|pair| maps(&pair[0]) && has_list(&pair[1]))
+            || options
+                .iter()
+                .filter_map(|word| word.split_once('='))
+                .any(|(name, policy)| maps(name) && has_list(policy))
     }
 
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {

@@ -2,6 +2,7 @@
 //!
 //! Names: Slurm, slurmd, slurmstepd, srun, salloc, sbatch, scontrol.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -108,8 +109,10 @@ impl Engine for Slurm {
         &["--cpu-bind=none"]
     }
 
-    fn is_binding(&self, word: &str) -> bool {
-        word.starts_with("--cpu-bind") || word.starts_with("--cpu_bind")
+    /// Recognises `--cpu-bind`, and `--hint`, beside which srun refuses `--cpu-bind`.
+    fn is_binding(&self, options: &[Cow<'_, str>]) -> bool {
+        const OPTIONS: [&str; 3] = ["--cpu-bind", "--cpu_bind", "--hint"];
+        options.iter().any(|word| OPTIONS.iter().any(|option| word.starts_with(option)))
     }
 
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
@@ -274,7 +277,8 @@ fn allocation() -> Finding {
     finding.value("job", job).value("hosts", hosts)
 }
 
-/// Checks Slurm's memory accounting with `scontrol show config`: all ranks of a host share a buffer.
+/// Checks Slurm's memory accounting with `scontrol show config`: all ranks of a host share a
+/// buffer.
 fn check_accounting(scontrol: &Path, query: Query<'_>) -> Finding {
     match query(scontrol, &["show", "config"]) {
         Ok(text) => accounting(&text),

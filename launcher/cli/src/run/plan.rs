@@ -57,7 +57,8 @@ impl EngineOptions {
             }
         }
         let mut for_ranks = Vec::new();
-        if binds && !all.iter().any(|word| engine.is_binding(&word.to_string_lossy())) {
+        let words: Vec<_> = all.iter().map(|word| word.to_string_lossy()).collect();
+        if binds && !engine.is_binding(&words) {
             for_ranks.extend(engine.no_binding().iter().map(OsString::from));
         }
         for_ranks.extend_from_slice(all);
@@ -237,11 +238,29 @@ mod tests {
                     &["--bind-to", "core"][..],
                     &["-bind-to=core"],
                     &["--map-by", "socket:PE=2"],
+                    &["--map-by", "PE=2"],
+                    &["--map-by", "pe-list=0,1:ordered"],
+                    &["--rankfile", "ranks"],
+                    &["--cpus-per-rank", "2"],
+                    &["-cpus-per-proc", "2"],
+                    &["--cpu-set", "0-3"],
+                    &["-cpu-list", "0,1"],
                     &["--mca", "hwloc_base_binding_policy", "core"],
+                    &["--mca", "rmaps_base_cpus_per_rank", "2"],
+                    &["--prtemca", "hwloc_default_cpu_list", "0,1"],
+                    &["--prtemca", "rmaps_default_mapping_policy", "slot:PE=2"],
                 ][..],
             ),
-            ("mpich", "mpirun -bind-to none", &[&["-bind-to", "core"], &["--bind-to=core"]]),
-            ("slurm", "mpirun --overlap --cpu-bind=none", &[&["--cpu-bind=cores"], &["--cpu_bind=rank"]]),
+            (
+                "slurm",
+                "mpirun --overlap --cpu-bind=none",
+                &[
+                    &["--cpu-bind=cores"],
+                    &["--cpu_bind=rank"],
+                    &["--cpu-bind", "cores"],
+                    &["--hint=nomultithread"],
+                ],
+            ),
         ] {
             let ranks = |arguments: &[&str], binds| {
                 let plan = plan_with(engine, "h0:2,h1:2", Some(2), &["./a"], arguments, binds);
@@ -255,8 +274,15 @@ mod tests {
                 assert_eq!(ranks(arguments, true), ranks(arguments, false), "{engine}");
             }
         }
-        let local = |binds| text(&plan_with("local", "", Some(2), &["./a"], &[], binds).ranks[0]);
-        assert_eq!(local(true), local(false));
+        // Placing is not binding, and neither is a variable.
+        for other in [&["--map-by", "socket"][..], &["-x", "PE=2"], &["--report-bindings"]] {
+            let plan = plan_with("openmpi", "h0:2,h1:2", Some(2), &["./a"], other, true);
+            assert!(text(&plan.ranks[0]).starts_with("mpirun --bind-to none"), "{other:?}");
+        }
+        for engine in ["local", "mpich"] {
+            let ranks = |binds| text(&plan_with(engine, "h0:2", Some(2), &["./a"], &[], binds).ranks[0]);
+            assert_eq!(ranks(true), ranks(false));
+        }
     }
 
     #[test]
