@@ -144,6 +144,7 @@ fn the_command_prints_a_recorded_tree() {
         "eth0 X PIX SYS",
         "nvme0n1 PHB PHB SYS",
         "pmem1 SYS SYS NODE",
+        "Paths between drives: hostbuf topology --json",
     ] {
         assert!(lines.iter().any(|found| found == line), "{line}: {text}");
     }
@@ -160,6 +161,10 @@ fn the_command_prints_a_recorded_tree() {
     let is_pair = |path: &&Value| path["from"] == "eth0" && path["to"] == "nvme0n1";
     let path = json["paths"].as_array().expect("a list").iter().find(is_pair).expect("the pair");
     assert_eq!((&path["type"], &path["assumed"]), (&"PHB".into(), &false.into()));
+    // The drives have no columns in the text.
+    let is_pair = |path: &&Value| path["from"] == "pmem1" && path["to"] == "nvme0n1";
+    let path = json["paths"].as_array().expect("a list").iter().find(is_pair).expect("the drives");
+    assert_eq!(path["type"], "SYS");
 }
 
 #[test]

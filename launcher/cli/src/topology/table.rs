@@ -32,7 +32,13 @@ pub fn text(host: &str, topology: &Topology, restriction: Option<&Restriction>) 
     }
     let matrix = matrix(topology);
     if !matrix.is_empty() {
-        write!(text, "\n{}{LEGEND}", align(&matrix)).expect("to memory");
+        write!(text, "\n{}", align(&matrix)).expect("to memory");
+    }
+    if topology.devices_of(DeviceKind::Storage).count() > 1 {
+        text.push_str("\n  Paths between drives: hostbuf topology --json\n");
+    }
+    if !matrix.is_empty() {
+        text.push_str(LEGEND);
     }
     if !topology.assumptions().is_empty() {
         text.push_str("\nassumed\n");
@@ -124,7 +130,9 @@ fn details(device: &IoDevice) -> String {
     words.join(", ")
 }
 
-/// Returns the paths from all GPUs, network cards and drives to the GPUs and network cards.
+/// Returns the paths from all GPUs, network cards and drives to the GPUs and network cards. Data
+/// moves between a drive and one of these; with columns for 24 drives the lines would not fit into
+/// a terminal.
 fn matrix(topology: &Topology) -> Vec<Vec<String>> {
     let of = |kinds: &[DeviceKind]| -> Vec<&IoDevice> {
         topology.devices().iter().filter(|device| kinds.contains(&device.kind())).collect()
