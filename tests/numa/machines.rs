@@ -7,7 +7,9 @@ use crate::{binding, layout, memory, placement, topology};
 #[test]
 fn two_nodes() {
     let machine = NumaMachine::new("two").huge(&[8, 8]);
-    let mut checks = vec![layout::check(&machine), topology::check(), binding::check(), placement::check()];
+    let mut checks = vec![layout::check(&machine)];
+    checks.extend(topology::check());
+    checks.extend([binding::check(), placement::check()]);
     checks.extend(placement::jobs());
     machine.run(&checks);
 }
@@ -15,35 +17,41 @@ fn two_nodes() {
 #[test]
 fn two_nodes_with_a_newer_kernel() {
     let machine = NumaMachine::new("two").kernel("6.12").huge(&[8, 9]);
-    machine.run(&[
-        layout::check(&machine),
-        topology::check(),
-        memory::check(),
-        placement::check(),
-        placement::balancing_check(),
-    ]);
+    let mut checks = vec![layout::check(&machine)];
+    checks.extend(topology::check());
+    checks.extend([memory::check(), placement::check(), placement::balancing_check()]);
+    machine.run(&checks);
 }
 
 #[test]
 fn four_nodes() {
     let machine = NumaMachine::new("four").huge(&[8, 9, 8, 8]);
-    machine.run(&[layout::check(&machine), topology::check(), memory::check(), placement::check()]);
+    let mut checks = vec![layout::check(&machine)];
+    checks.extend(topology::check());
+    checks.extend([memory::check(), placement::check()]);
+    machine.run(&checks);
 }
 
 #[test]
 fn switches() {
     let machine = NumaMachine::new("switches");
-    machine.run(&[layout::check(&machine), topology::check(), placement::page_cache_check()]);
+    let mut checks = vec![layout::check(&machine), placement::page_cache_check()];
+    checks.extend(topology::check());
+    machine.run(&checks);
 }
 
 #[test]
 fn host_bridges() {
     let machine = NumaMachine::new("bridges");
-    machine.run(&[layout::check(&machine), topology::check()]);
+    let mut checks = vec![layout::check(&machine)];
+    checks.extend(topology::check());
+    machine.run(&checks);
 }
 
 #[test]
 fn nodes_without_memory_or_cpus() {
     let machine = NumaMachine::new("uneven");
-    machine.run(&[layout::check(&machine), topology::check()]);
+    let mut checks = vec![layout::check(&machine)];
+    checks.extend(topology::check());
+    machine.run(&checks);
 }

@@ -1,18 +1,15 @@
 //! The topology of each machine, compared with what hwloc's lstopo reads there.
 
-use hostbuf_tests::{CommandOutput, have, skip};
+use hostbuf_programs::lstopo::LSTOPO;
+use hostbuf_tests::{CommandOutput, have};
 
 use crate::machine::{GuestCheck, command_line};
 
-/// Returns the check, which passes without lstopo: the machine has the programs of this host.
-pub fn check() -> GuestCheck {
-    let command = if have("lstopo-no-graphics") {
-        command_line("topology_like_lstopo", &[])
-    } else {
-        skip("the topology of machines with NUMA nodes: lstopo is not installed");
-        "true".to_owned()
-    };
-    GuestCheck { name: "topology", command, check: is_equal }
+/// Returns the check, or `None` without lstopo, which is recorded as skipped: the machine has the
+/// programs of this host.
+pub fn check() -> Option<GuestCheck> {
+    let command = || command_line("topology_like_lstopo", &[]);
+    have(LSTOPO).then(|| GuestCheck { name: "topology", command: command(), check: is_equal })
 }
 
 fn is_equal(output: &CommandOutput) -> Result<(), String> {
