@@ -23,6 +23,7 @@ mod image;
 mod many_buffers;
 mod members;
 mod near_devices;
+mod near_gpus;
 mod other_user;
 mod placement;
 mod process_limit;
