@@ -156,7 +156,7 @@ fn read(tree: &dyn Tree, report: Result<NvmlReport, Option<String>>, parts: Topo
             .or_else(|| node_of_local_cpus(&reader, path.as_deref()?, &topology.nodes));
         device.index = DeviceIndex(index);
         device.absent_node = if stated.is_none() { by_kernel().next() } else { None };
-        device.placed = path.is_some_and(|path| path.starts_with("sys/devices/"));
+        device.located = path.is_some_and(|path| path.starts_with("sys/devices/"));
         device.node_assumed = stated.is_none();
         device.node = stated.or_else(|| only_node(&topology.nodes));
         topology.devices.push(device);
@@ -277,8 +277,8 @@ fn assumptions(topology: &Topology, no_nvml: Option<&str>) -> Vec<Assumption> {
             };
             add(&device.name, text, remedy);
         }
-        if !device.placed {
-            let text = "the place in /sys/devices is unknown, so paths are assumed by NUMA nodes".into();
+        if !device.located {
+            let text = "the location in /sys/devices is unknown, so paths are assumed by NUMA nodes".into();
             add(&device.name, text, Some("mount /sys in the container"));
         }
     }

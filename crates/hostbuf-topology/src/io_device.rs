@@ -2,7 +2,7 @@
 
 use crate::numa_node::NodeId;
 use crate::pci_address::PciAddress;
-use crate::pci_place::PciPlace;
+use crate::pci_location::PciLocation;
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,9 +46,9 @@ pub struct IoDevice {
     pub(crate) name: String,
     pub(crate) os_names: Vec<String>,
     pub(crate) address: Option<PciAddress>,
-    pub(crate) place: PciPlace,
+    pub(crate) location: PciLocation,
     /// True if the real path below /sys/devices is known, of a device in PCI or outside.
-    pub(crate) placed: bool,
+    pub(crate) located: bool,
     pub(crate) node: Option<NodeId>,
     pub(crate) node_assumed: bool,
     /// The node that the kernel states and that does not exist.
@@ -65,15 +65,15 @@ pub struct IoDevice {
 }
 
 impl IoDevice {
-    pub(crate) fn new(kind: DeviceKind, name: String, place: PciPlace) -> IoDevice {
+    pub(crate) fn new(kind: DeviceKind, name: String, location: PciLocation) -> IoDevice {
         IoDevice {
             index: DeviceIndex(0),
             kind,
             name,
             os_names: Vec::new(),
-            address: place.function(),
-            place,
-            placed: false,
+            address: location.function(),
+            location,
+            located: false,
             node: None,
             node_assumed: true,
             absent_node: None,
@@ -122,10 +122,10 @@ impl IoDevice {
     }
 
     /// Returns the PCI bridges above the device, the nearest last. They are empty for a device on
-    /// the root bus, and for one whose place in the PCI tree is unknown.
+    /// the root bus, and for one whose location in the PCI tree is unknown.
     #[must_use]
     pub fn pci_parents(&self) -> Vec<PciAddress> {
-        self.place.parents()
+        self.location.parents()
     }
 
     /// Returns the NUMA node next to the device, or `None` if it is unknown.

@@ -30,7 +30,7 @@ mod nvml {
 mod nvml_report;
 mod path_type;
 mod pci_address;
-mod pci_place;
+mod pci_location;
 mod read_gpus;
 mod read_nics;
 mod read_nodes;

@@ -3,7 +3,7 @@
 use crate::io_device::{DeviceKind, IoDevice};
 use crate::nvml_report::{NvmlGpu, NvmlReport};
 use crate::pci_address::PciAddress;
-use crate::pci_place::PciPlace;
+use crate::pci_location::PciLocation;
 use crate::tree::TreeReader;
 
 pub(crate) const FUNCTIONS: &str = "sys/bus/pci/devices";
@@ -36,8 +36,8 @@ pub(crate) fn gpus(reader: &TreeReader, report: Option<&NvmlReport>) -> Vec<(IoD
             _ => continue,
         };
         let path = reader.resolve(&format!("{FUNCTIONS}/{name}"));
-        let place = path.as_deref().map(PciPlace::from_path).unwrap_or_default();
-        let mut device = IoDevice::new(kind, name.clone(), place);
+        let location = path.as_deref().map(PciLocation::from_path).unwrap_or_default();
+        let mut device = IoDevice::new(kind, name.clone(), location);
         device.address = Some(address);
         device.vendor = vendor;
         device.os_names = reader.names(&format!("{FUNCTIONS}/{name}/drm"));
@@ -80,7 +80,7 @@ fn class_and_vendor(reader: &TreeReader, name: &str) -> (Option<u32>, Option<u32
 fn add_report(found: &mut Vec<(IoDevice, Option<String>)>, gpu: &NvmlGpu) {
     let position = found.iter().position(|(device, _)| device.address == Some(gpu.address));
     let position = position.unwrap_or_else(|| {
-        let mut device = IoDevice::new(DeviceKind::Gpu, String::new(), PciPlace::default());
+        let mut device = IoDevice::new(DeviceKind::Gpu, String::new(), PciLocation::default());
         (device.address, device.vendor) = (Some(gpu.address), Some(NVIDIA));
         found.push((device, None));
         found.len() - 1

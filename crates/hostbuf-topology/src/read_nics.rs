@@ -1,7 +1,7 @@
 //! Reads the network cards of a tree.
 
 use crate::io_device::{DeviceKind, IoDevice};
-use crate::pci_place::PciPlace;
+use crate::pci_location::PciLocation;
 use crate::tree::TreeReader;
 
 const INTERFACES: &str = "sys/class/net";
@@ -65,13 +65,13 @@ fn parent(reader: &TreeReader, path: &str, class: &str) -> Option<String> {
 /// Returns the card with the PCI function of the device at `path`, or with this path if it is
 /// outside PCI.
 fn card(cards: &mut Vec<Card>, path: String) -> &mut Card {
-    let place = PciPlace::from_path(&path);
-    let is_same = |card: &Card| match place.function() {
-        Some(_) => card.device.place == place,
+    let location = PciLocation::from_path(&path);
+    let is_same = |card: &Card| match location.function() {
+        Some(_) => card.device.location == location,
         None => card.path == path,
     };
     let position = cards.iter().position(is_same).unwrap_or_else(|| {
-        let device = IoDevice::new(DeviceKind::Nic, String::new(), place);
+        let device = IoDevice::new(DeviceKind::Nic, String::new(), location);
         cards.push(Card { path, device, has_active_interface: false, has_active_rdma: false });
         cards.len() - 1
     });

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::io_device::{DeviceKind, IoDevice};
-use crate::pci_place::PciPlace;
+use crate::pci_location::PciLocation;
 use crate::tree::TreeReader;
 
 const BLOCKS: &str = "sys/class/block";
@@ -45,7 +45,7 @@ pub(crate) fn block_devices(reader: &TreeReader) -> BlockDevices {
             continue;
         }
         let Some(real) = device_path(reader, &path, real) else { continue };
-        let mut drive = IoDevice::new(DeviceKind::Storage, name.clone(), PciPlace::from_path(&real));
+        let mut drive = IoDevice::new(DeviceKind::Storage, name.clone(), PciLocation::from_path(&real));
         drive.usable = reader.value::<u64>(&format!("{path}/size")).is_some_and(|sectors| sectors > 0);
         drive.os_names.push(name);
         found.drives.push((drive, Some(real)));
@@ -73,7 +73,7 @@ fn device_path(reader: &TreeReader, path: &str, real: String) -> Option<String> 
     };
     let controllers = reader.names(&subsystem).into_iter().filter(is_controller);
     let mut paths = controllers.filter_map(|name| reader.resolve(&format!("{subsystem}/{name}")));
-    paths.find(|path| PciPlace::from_path(path).function().is_some())
+    paths.find(|path| PciLocation::from_path(path).function().is_some())
 }
 
 /// Returns the names of the drives that the block device `name` consists of, by following `below`.

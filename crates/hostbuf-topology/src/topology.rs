@@ -110,11 +110,11 @@ impl Topology {
         if a.index == b.index {
             return DevicePath { path_type: PathType::Same, assumed: false };
         }
-        if let Some(path_type) = a.place.path_type(&b.place) {
+        if let Some(path_type) = a.location.path_type(&b.location) {
             return DevicePath { path_type, assumed: false };
         }
-        // Devices whose places are unknown may have a closer path than their nodes show.
-        let assumed = a.node_assumed || b.node_assumed || !a.placed || !b.placed;
+        // Devices whose locations are unknown may have a closer path than their nodes show.
+        let assumed = a.node_assumed || b.node_assumed || !a.located || !b.located;
         let path_type = if a.node.is_some() && a.node == b.node { PathType::Node } else { PathType::Sys };
         DevicePath { path_type, assumed }
     }

@@ -136,10 +136,10 @@ fn by_uuid(gpus: &[&IoDevice], entry: &str) -> Option<VisibleGpu> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pci_place::PciPlace;
+    use crate::pci_location::PciLocation;
 
     fn gpu(index: usize, uuid: &str, mig: &[&str]) -> IoDevice {
-        let mut gpu = IoDevice::new(DeviceKind::Gpu, format!("GPU{index}"), PciPlace::default());
+        let mut gpu = IoDevice::new(DeviceKind::Gpu, format!("GPU{index}"), PciLocation::default());
         (gpu.index, gpu.nvml_index, gpu.vendor) = (DeviceIndex(index), Some(index as u32), Some(NVIDIA));
         gpu.uuid = Some(uuid.into());
         gpu.mig_uuids = mig.iter().map(|mig| (*mig).to_owned()).collect();

@@ -1,4 +1,4 @@
-//! Places of devices in the PCI tree.
+//! Locations of devices in the PCI tree.
 
 use crate::path_type::PathType;
 use crate::pci_address::PciAddress;
@@ -15,20 +15,20 @@ enum PciFolder {
 /// The folders of a device's real path from its root bus down to its function. They are empty for a
 /// device outside PCI.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PciPlace {
+pub(crate) struct PciLocation {
     folders: Vec<PciFolder>,
 }
 
-impl PciPlace {
-    /// Returns the place of a device by its real path, such as
+impl PciLocation {
+    /// Returns the location of a device by its real path, such as
     /// `sys/devices/pci0000:00/0000:00:01.0/0000:02:00.0/net/eth0`.
-    pub(crate) fn from_path(path: &str) -> PciPlace {
+    pub(crate) fn from_path(path: &str) -> PciLocation {
         let folder = |name: &str| match name.parse() {
             Ok(address) => Some(PciFolder::Function(address)),
             Err(_) => is_root(name).then(|| PciFolder::Root(name.to_owned())),
         };
         let folders = path.split('/').skip_while(|name| !is_root(name)).map_while(folder).collect();
-        PciPlace { folders }
+        PciLocation { folders }
     }
 
     /// Returns the device's function.
@@ -59,11 +59,11 @@ impl PciPlace {
     /// The last common folder decides. If it is a port, and at most one further port is between it
     /// and each device, then one switch or one root port connects them. Bus numbers say nothing:
     /// they are given in the order of discovery.
-    pub(crate) fn path_type(&self, other: &PciPlace) -> Option<PathType> {
+    pub(crate) fn path_type(&self, other: &PciLocation) -> Option<PathType> {
         let (a, b) = (self.function()?, other.function()?);
         let common = self.folders.iter().zip(&other.folders).take_while(|(a, b)| a == b).count();
         let last = self.folders.get(common.checked_sub(1)?)?;
-        let ports_below = |place: &PciPlace| place.folders.len().saturating_sub(common + 1);
+        let ports_below = |location: &PciLocation| location.folders.len().saturating_sub(common + 1);
         Some(match last {
             _ if self == other => PathType::Same,
             PciFolder::Root(_) if a.same_device(&b) => PathType::Pix,
@@ -87,14 +87,14 @@ mod tests {
 
     const ROOT: &str = "sys/devices/pci0000:00";
 
-    fn place(below: &str) -> PciPlace {
-        PciPlace::from_path(&format!("{ROOT}/{below}"))
+    fn location(below: &str) -> PciLocation {
+        PciLocation::from_path(&format!("{ROOT}/{below}"))
     }
 
     #[test]
     fn parents_end_at_the_nearest_root_bus() {
         let parents = |path: &str| {
-            let parents = PciPlace::from_path(path).parents();
+            let parents = PciLocation::from_path(path).parents();
             parents.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(parents("sys/devices/pci0000:00/0000:00:01.1/0000:02:00.0/net/eth0"), "0000:00:01.1");
@@ -103,8 +103,8 @@ mod tests {
         let vmd =
             "sys/devices/pci0000:64/0000:64:00.5/pci10000:00/10000:00:02.0/10000:01:00.0/nvme/nvme0/nvme0n1";
         assert_eq!(parents(vmd), "10000:00:02.0");
-        assert_eq!(PciPlace::from_path("sys/devices/virtual/net/lo"), PciPlace::default());
-        assert_eq!(PciPlace::from_path("sys/devices/pci0000:00").function(), None);
+        assert_eq!(PciLocation::from_path("sys/devices/virtual/net/lo"), PciLocation::default());
+        assert_eq!(PciLocation::from_path("sys/devices/pci0000:00").function(), None);
     }
 
     #[test]
@@ -140,11 +140,11 @@ mod tests {
             ),
         ];
         for (a, b, expected) in table {
-            assert_eq!(place(a).path_type(&place(b)), expected, "{a} {b}");
-            assert_eq!(place(b).path_type(&place(a)), expected, "{b} {a}");
+            assert_eq!(location(a).path_type(&location(b)), expected, "{a} {b}");
+            assert_eq!(location(b).path_type(&location(a)), expected, "{b} {a}");
         }
-        let other = PciPlace::from_path("sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0");
-        assert_eq!(place("0000:00:01.0/0000:01:00.0").path_type(&other), None);
-        assert_eq!(place("0000:00:04.0").path_type(&PciPlace::default()), None);
+        let other = PciLocation::from_path("sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0");
+        assert_eq!(location("0000:00:01.0/0000:01:00.0").path_type(&other), None);
+        assert_eq!(location("0000:00:04.0").path_type(&PciLocation::default()), None);
     }
 }
