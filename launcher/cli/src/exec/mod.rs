@@ -2,6 +2,7 @@
 //! and becomes the program; the preloaded object does the rest inside it, before its `main`.
 
 mod agent;
+mod device_rank;
 mod near_devices;
 mod proxy;
 mod rank;
@@ -9,7 +10,6 @@ mod rank_binding;
 #[cfg(test)]
 mod recorded_host;
 mod surroundings;
-mod turn;
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;

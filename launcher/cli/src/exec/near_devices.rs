@@ -2,7 +2,7 @@
 
 use hostbuf_topology::{CpuSet, CudaVariables, DeviceIndex, DeviceKind, Topology, VisibleGpu};
 
-use super::rank_binding::in_turn;
+use super::rank_binding::round_robin;
 
 /// The variable with the number of the node that has all CPUs on which the rank may run.
 pub(super) const NUMA_NODE: &str = "HOSTBUF_NUMA_NODE";
@@ -20,17 +20,17 @@ pub(super) struct NearDevices {
 }
 
 impl NearDevices {
-    /// Finds the devices near a rank on `cpus`. Of several equally near ones it takes that of its
-    /// `turn`. `gpu` is the GPU of the rank if that is decided already.
+    /// Finds the devices near a rank on `cpus`. Of several equally near ones it takes the one at
+    /// its `device_rank`, round-robin. `gpu` is the GPU of the rank if that is decided already.
     pub(super) fn find(
         topology: &Topology,
         cpus: &CpuSet,
         variables: &CudaVariables,
-        turn: u64,
+        device_rank: u64,
         gpu: Option<VisibleGpu>,
     ) -> NearDevices {
         let nearest = || topology.nearest_visible_to_cpus(cpus, variables);
-        let gpu = gpu.or_else(|| in_turn(&nearest(), turn).cloned());
+        let gpu = gpu.or_else(|| round_robin(&nearest(), device_rank).cloned());
         let nics = match &gpu {
             Some(gpu) => topology.nearest(gpu.device, DeviceKind::Nic),
             None => topology.nearest_to_cpus(cpus, DeviceKind::Nic),
@@ -38,7 +38,7 @@ impl NearDevices {
         NearDevices {
             node: topology.node_of(cpus).map(|node| node.to_string()),
             gpu: gpu.map(|gpu| gpu_name(topology, &gpu)),
-            nic: nic_name(topology, nics, turn),
+            nic: nic_name(topology, nics, device_rank),
         }
     }
 
@@ -58,13 +58,13 @@ fn gpu_name(topology: &Topology, gpu: &VisibleGpu) -> String {
 
 /// Returns the name of the network card of a rank, out of equally near ones. A host often has an
 /// Ethernet card for its management, so cards with RDMA precede others.
-fn nic_name(topology: &Topology, mut nics: Vec<DeviceIndex>, turn: u64) -> Option<String> {
+fn nic_name(topology: &Topology, mut nics: Vec<DeviceIndex>, device_rank: u64) -> Option<String> {
     nics.retain(|&nic| topology.device(nic).is_usable());
     let has_rdma = |nic: &DeviceIndex| !topology.device(*nic).rdma_devices().is_empty();
     if nics.iter().any(has_rdma) {
         nics.retain(has_rdma);
     }
-    in_turn(&nics, turn).map(|&nic| topology.device(nic).name().to_owned())
+    round_robin(&nics, device_rank).map(|&nic| topology.device(nic).name().to_owned())
 }
 
 #[cfg(test)]
@@ -72,18 +72,18 @@ mod tests {
     use super::super::recorded_host;
     use super::*;
 
-    fn near(topology: &Topology, cpus: &str, list: Option<&str>, turn: u64) -> [String; 3] {
+    fn near(topology: &Topology, cpus: &str, list: Option<&str>, device_rank: u64) -> [String; 3] {
         let variables = list.map_or(CudaVariables::new(), |list| CudaVariables::new().visible_devices(list));
         let cpus = cpus.parse().unwrap();
-        let found = NearDevices::find(topology, &cpus, &variables, turn, None);
+        let found = NearDevices::find(topology, &cpus, &variables, device_rank, None);
         assert_eq!(found.node.is_some(), topology.node_of(&cpus).is_some());
         found.variables().map(|(_, value)| value.unwrap_or_else(|| "-".into()))
     }
 
     #[test]
-    fn a_rank_learns_its_node_and_takes_near_devices_in_turn() {
+    fn a_rank_learns_its_node_and_takes_near_devices_round_robin() {
         let topology = recorded_host::topology("devices", None);
-        for (cpus, list, turn, expected) in [
+        for (cpus, list, device_rank, expected) in [
             ("0-3", None, 0, ["0", "GPU-0", "mlx5_0"]),
             ("2", None, 1, ["0", "GPU-1", "mlx5_0"]),
             ("0-3", None, 6, ["0", "GPU-0", "mlx5_0"]),
@@ -97,7 +97,7 @@ mod tests {
             ("0-3", Some(""), 0, ["0", "-", "mlx5_0"]),
             ("4", Some("-1"), 1, ["1", "-", "eth1"]),
         ] {
-            assert_eq!(near(&topology, cpus, list, turn), expected, "{cpus} {list:?} {turn}");
+            assert_eq!(near(&topology, cpus, list, device_rank), expected, "{cpus} {list:?} {device_rank}");
         }
     }
 

@@ -38,7 +38,7 @@ impl RankCpus {
 }
 
 /// Returns the CPUs of this process's cpuset that are not isolated, or `None` if the kernel does
-/// not tell. The affinity of another thread is extended for that, so none of this one changes.
+/// not state it. The affinity of another thread is extended for that, so none of this one changes.
 fn cpuset() -> Option<CpuSet> {
     let extend = || {
         Cores::from_numbers(0..8 * Cores::BYTES).apply().ok()?;
@@ -57,7 +57,7 @@ pub(super) struct RankBinding {
     /// The node whose memory the rank prefers; `None` if it has no memory.
     memory: Option<NodeId>,
     /// The number of the rank among those that share its devices.
-    pub(super) turn: u64,
+    pub(super) device_rank: u64,
     /// The GPU that has decided.
     pub(super) gpu: Option<VisibleGpu>,
 }
@@ -77,10 +77,10 @@ impl RankBinding {
         if cpus.is_bound() {
             return Ok(None);
         }
-        let (node, turn, gpu) = match mode {
+        let (node, device_rank, gpu) = match mode {
             BindMode::Node => {
-                let (node, turn) = node_of_block(topology, &cpus.own, place)?;
-                (node, turn, None)
+                let (node, device_rank) = node_of_block(topology, &cpus.own, place)?;
+                (node, device_rank, None)
             }
             BindMode::NearGpu => {
                 let (node, gpu) = node_of_gpu(topology, variables, place)?;
@@ -99,7 +99,7 @@ impl RankBinding {
             )));
         }
         let memory = node.has_memory().then(|| node.id());
-        Ok(Some(RankBinding { cpus: of_node, memory, turn, gpu }))
+        Ok(Some(RankBinding { cpus: of_node, memory, device_rank, gpu }))
     }
 
     /// Binds the calling thread, and with it the program that replaces this process.
@@ -174,7 +174,7 @@ fn node_of_gpu<'a>(
 ) -> Result<(&'a NumaNode, VisibleGpu), JobError> {
     let host = process::host_name();
     let gpus = topology.visible(variables).gpus;
-    let Some(gpu) = in_turn(&gpus, place.local_rank) else {
+    let Some(gpu) = round_robin(&gpus, place.local_rank) else {
         let list = variables.visible_devices.as_ref();
         let by =
             list.map_or(String::new(), |list| format!(" (CUDA_VISIBLE_DEVICES=\"{}\")", printable(list)));
@@ -194,9 +194,9 @@ fn node_of_gpu<'a>(
     Ok((node, gpu.clone()))
 }
 
-/// Returns the device that the rank with the number `turn` takes.
-pub(super) fn in_turn<T>(devices: &[T], turn: u64) -> Option<&T> {
-    devices.get((turn % devices.len().max(1) as u64) as usize)
+/// Returns the device of the rank with the number `device_rank` among those that share `devices`.
+pub(super) fn round_robin<T>(devices: &[T], device_rank: u64) -> Option<&T> {
+    devices.get((device_rank % devices.len().max(1) as u64) as usize)
 }
 
 #[cfg(test)]
@@ -212,13 +212,13 @@ mod tests {
         Place { rank: local_rank, size: local_size, local_rank, local_size }
     }
 
-    /// Returns the CPUs, the preferred node, the turn and the GPU of a rank as text.
+    /// Returns the CPUs, the preferred node, the device rank and the GPU of a rank as text.
     fn choice(mode: BindMode, topology: &Topology, cpus: &RankCpus, place: Place) -> Result<String, String> {
         let found = RankBinding::choose(mode, topology, cpus, place, &CudaVariables::new());
         let text = |binding: RankBinding| {
             let node = binding.memory.map_or("-".to_owned(), |node| node.to_string());
             let gpu = binding.gpu.map_or(String::new(), |gpu| topology.device(gpu.device).name().to_owned());
-            format!("{} {node} {} {gpu}", binding.cpus, binding.turn).trim_end().to_owned()
+            format!("{} {node} {} {gpu}", binding.cpus, binding.device_rank).trim_end().to_owned()
         };
         found.map(|found| found.map_or("bound".into(), text)).map_err(|error| error.to_string())
     }
@@ -238,12 +238,12 @@ mod tests {
         // The ranks stay inside their cpuset.
         assert_eq!(choices(2, &cpus("3-4", "3-4")), ["3 0 0", "4 1 0"]);
         assert_eq!(choices(2, &cpus("5-6", "5-6")), ["5-6 1 0", "5-6 1 1"]);
-        // An engine that does not tell the number of ranks.
+        // An engine that does not state the number of ranks.
         assert_eq!(choice(BindMode::Node, &topology, &all, place(5, 1)).unwrap(), "4-7 1 2");
     }
 
     #[test]
-    fn ranks_take_gpus_in_turn() {
+    fn ranks_take_gpus_round_robin() {
         let topology = recorded_host::topology("gpus", None);
         let all = cpus("0-7", "0-7");
         let of = |rank| choice(BindMode::NearGpu, &topology, &all, place(rank, 6)).unwrap();
@@ -298,7 +298,7 @@ mod tests {
             let before = CpuSet::of_this_thread();
             let first = before.iter().next().expect("it runs on a CPU");
             Cores::from_numbers([first]).apply().unwrap();
-            let cpuset = cpuset().expect("the kernel tells");
+            let cpuset = cpuset().expect("the kernel states it");
             assert!(before.iter().any(|cpu| cpuset.contains(cpu)), "{before} {cpuset}");
             (CpuSet::of_this_thread().to_string(), first.to_string())
         });

@@ -5,9 +5,9 @@ use std::process::Command;
 use hostbuf::JobError;
 use hostbuf_topology::{CpuSet, CudaVariables, Topology};
 
+use super::device_rank::device_rank;
 use super::near_devices::NearDevices;
 use super::rank_binding::{RankBinding, RankCpus, bound_already};
-use super::turn::turn;
 use crate::bind_mode::BindMode;
 use crate::engines::Place;
 
@@ -24,10 +24,10 @@ impl Surroundings {
     pub(super) fn find(mode: Option<BindMode>, place: Place, quiet: bool) -> Result<Surroundings, JobError> {
         let variables = CudaVariables::from_env();
         let topology = Topology::discover_for_rank(&variables);
-        let near = |cpus: &CpuSet, turn, gpu| NearDevices::find(&topology, cpus, &variables, turn, gpu);
+        let near = |cpus: &CpuSet, number, gpu| NearDevices::find(&topology, cpus, &variables, number, gpu);
         let Some(mode) = mode else {
             let cpus = CpuSet::of_this_thread();
-            return Ok(Surroundings(near(&cpus, turn(&topology, &cpus, place), None)));
+            return Ok(Surroundings(near(&cpus, device_rank(&topology, &cpus, place), None)));
         };
         let cpus = RankCpus::of_this_thread(&topology);
         let Some(binding) = RankBinding::choose(mode, &topology, &cpus, place, &variables)? else {
@@ -35,11 +35,11 @@ impl Surroundings {
             if place.local_rank == 0 && !quiet {
                 hostbuf_agent::complain!("hostbuf: {}", bound_already(mode, &cpus));
             }
-            return Ok(Surroundings(near(&cpus.own, turn(&topology, &cpus.own, place), None)));
+            return Ok(Surroundings(near(&cpus.own, device_rank(&topology, &cpus.own, place), None)));
         };
         binding.apply()?;
-        let RankBinding { cpus, turn, gpu, .. } = binding;
-        Ok(Surroundings(near(&cpus, turn, gpu)))
+        let RankBinding { cpus, device_rank, gpu, .. } = binding;
+        Ok(Surroundings(near(&cpus, device_rank, gpu)))
     }
 
     /// Sets the variables of a program, and removes those that an enclosing job has set.

@@ -1,4 +1,4 @@
-//! The turn of a rank among those that share its devices.
+//! The number of a rank among those that share its devices.
 
 use hostbuf_topology::{CpuSet, NodeId, NumaNode, Topology};
 
@@ -6,9 +6,9 @@ use crate::engines::Place;
 
 /// Returns the number of a rank on `cpus` among the ranks of the host that are near the same
 /// devices. A rank does not know where the others run. Its number is therefore such that the ranks
-/// of each node have different ones under each common way of an engine: blocks of ranks on each
-/// node, ranks in turn on the nodes, and ranks that fill one node after the other.
-pub(super) fn turn(topology: &Topology, cpus: &CpuSet, place: Place) -> u64 {
+/// of each node have different ones under each common mapping of an engine: blocks of ranks on each
+/// node, ranks round-robin over the nodes, and ranks that fill one node before the next.
+pub(super) fn device_rank(topology: &Topology, cpus: &CpuSet, place: Place) -> u64 {
     let nodes: Vec<NodeId> =
         topology.nodes().iter().filter(|node| node.has_cpus()).map(NumaNode::id).collect();
     let own = topology.nodes_of(cpus);
@@ -20,32 +20,32 @@ pub(super) fn turn(topology: &Topology, cpus: &CpuSet, place: Place) -> u64 {
     if groups < 2 {
         place.local_rank
     } else {
-        turn_in_group(group as u64, groups as u64, place.local_rank, size)
+        device_rank_in_group(group as u64, groups as u64, place.local_rank, size)
     }
 }
 
 /// Returns the number of rank `rank` in a group of nodes, of `groups` groups and `size` ranks.
 ///
-/// The ranks are divided into windows, one for each group. The numbers are different in each
-/// window, and among the ranks that the group would get in turn. The group's own window is in the
-/// order of the ranks.
-fn turn_in_group(group: u64, groups: u64, rank: u64, size: u64) -> u64 {
+/// The ranks are divided into blocks, one for each group. The numbers are different in each block,
+/// and among the ranks that the group gets round-robin. The group's own block is in the order of
+/// the ranks.
+fn device_rank_in_group(group: u64, groups: u64, rank: u64, size: u64) -> u64 {
     let length = size.div_ceil(groups);
     let own = group * length..(group + 1) * length;
     if own.contains(&rank) {
         return rank - own.start;
     }
-    let is_dealt = |rank: &u64| rank % groups == group;
-    let dealt = (0..size).filter(is_dealt);
-    let (inside, outside): (Vec<u64>, Vec<u64>) = dealt.partition(|rank| own.contains(rank));
+    let is_round_robin = |rank: &u64| rank % groups == group;
+    let round_robin = (0..size).filter(is_round_robin);
+    let (inside, outside): (Vec<u64>, Vec<u64>) = round_robin.partition(|rank| own.contains(rank));
     let mut free = (0..length).filter(|number| !inside.contains(&(own.start + number)));
     let numbers: Vec<(u64, u64)> = outside.into_iter().zip(&mut free).collect();
-    let number = |rank: u64| numbers.iter().find(|(dealt, _)| *dealt == rank).map(|(_, number)| *number);
+    let number = |rank: u64| numbers.iter().find(|(known, _)| *known == rank).map(|(_, number)| *number);
     number(rank).unwrap_or_else(|| {
-        // The other ranks of a window take the numbers that are left there, in their order.
-        let window = rank / length * length..(rank / length + 1) * length;
-        let taken: Vec<u64> = window.clone().filter_map(number).collect();
-        let before = (window.start..rank).filter(|rank| !is_dealt(rank)).count();
+        // The other ranks of a block take the numbers that are left there, in their order.
+        let block = rank / length * length..(rank / length + 1) * length;
+        let taken: Vec<u64> = block.clone().filter_map(number).collect();
+        let before = (block.start..rank).filter(|rank| !is_round_robin(rank)).count();
         (0..length).filter(|number| !taken.contains(number)).nth(before).unwrap_or(rank)
     })
 }
@@ -56,13 +56,13 @@ mod tests {
     use super::*;
 
     /// Requires that `devices` devices are used by numbers of ranks that differ by one at most.
-    fn share_evenly(group: u64, groups: u64, size: u64, ranks: &[u64], devices: u64, way: &str) {
+    fn share_evenly(group: u64, groups: u64, size: u64, ranks: &[u64], devices: u64, mapping: &str) {
         let mut users = vec![0; devices as usize];
         for &rank in ranks {
-            users[(turn_in_group(group, groups, rank, size) % devices) as usize] += 1;
+            users[(device_rank_in_group(group, groups, rank, size) % devices) as usize] += 1;
         }
         let (least, most) = (users.iter().min().unwrap(), users.iter().max().unwrap());
-        assert!(most - least <= 1, "{way}: {ranks:?} of {size} in group {group} of {groups}: {users:?}");
+        assert!(most - least <= 1, "{mapping}: {ranks:?} of {size} in group {group} of {groups}: {users:?}");
     }
 
     #[test]
@@ -71,10 +71,11 @@ mod tests {
             for each in 1..=12 {
                 let size = groups * each;
                 for (group, devices) in (0..groups).flat_map(|group| [1, 2, 4, 8].map(|n| (group, n))) {
-                    let share =
-                        |ranks: Vec<u64>, way| share_evenly(group, groups, size, &ranks, devices, way);
+                    let share = |ranks: Vec<u64>, mapping| {
+                        share_evenly(group, groups, size, &ranks, devices, mapping);
+                    };
                     share((group * each..(group + 1) * each).collect(), "blocks");
-                    share((0..size).filter(|rank| rank % groups == group).collect(), "in turn");
+                    share((0..size).filter(|rank| rank % groups == group).collect(), "round-robin");
                 }
                 // All ranks fill the first node.
                 if each % 4 == 0 {
@@ -86,31 +87,31 @@ mod tests {
 
     #[test]
     fn ranks_on_all_nodes_take_devices_by_their_numbers() {
-        let topology = recorded_host::topology("turns", None);
-        let turn = |cpus: &str, local_rank, local_size| {
+        let topology = recorded_host::topology("device-ranks", None);
+        let number = |cpus: &str, local_rank, local_size| {
             let place = Place { rank: local_rank, size: local_size, local_rank, local_size };
-            turn(&topology, &cpus.parse().unwrap(), place)
+            device_rank(&topology, &cpus.parse().unwrap(), place)
         };
-        assert_eq!([0, 1, 2, 3].map(|rank| turn("0-7", rank, 4)), [0, 1, 2, 3]);
-        // In blocks, and in turn.
+        assert_eq!([0, 1, 2, 3].map(|rank| number("0-7", rank, 4)), [0, 1, 2, 3]);
+        // In blocks, and round-robin.
         assert_eq!(
-            [turn("0-3", 0, 4), turn("0-3", 1, 4), turn("4-7", 2, 4), turn("4-7", 3, 4)],
+            [number("0-3", 0, 4), number("0-3", 1, 4), number("4-7", 2, 4), number("4-7", 3, 4)],
             [0, 1, 0, 1]
         );
         assert_eq!(
-            [turn("0-3", 0, 4), turn("4-7", 1, 4), turn("0-3", 2, 4), turn("4-7", 3, 4)],
+            [number("0-3", 0, 4), number("4-7", 1, 4), number("0-3", 2, 4), number("4-7", 3, 4)],
             [0, 0, 1, 1]
         );
-        // An engine that does not tell the number of ranks, and CPUs of no node.
-        assert_eq!((turn("0", 5, 1), turn("900", 3, 4)), (turn("1", 5, 6), turn("0", 3, 4)));
+        // An engine that does not state the number of ranks, and CPUs of no node.
+        assert_eq!((number("0", 5, 1), number("900", 3, 4)), (number("1", 5, 6), number("0", 3, 4)));
     }
 
     #[test]
-    fn a_number_of_ranks_that_the_groups_do_not_divide_has_turns() {
+    fn ranks_that_the_groups_do_not_divide_have_numbers() {
         for size in 1..30 {
             for rank in 0..size {
                 for group in 0..4 {
-                    assert!(turn_in_group(group, 4, rank, size) < size.div_ceil(4).max(1));
+                    assert!(device_rank_in_group(group, 4, rank, size) < size.div_ceil(4).max(1));
                 }
             }
         }
