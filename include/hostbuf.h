@@ -220,7 +220,7 @@ typedef struct hostbuf_collective {
 } hostbuf_collective;
 
 // A section of a new buffer: a named part whose pages may have a placement of their own. The
-// sections lie one behind another, from the beginning of the buffer on, each on whole pages.
+// sections are contiguous from the beginning of the buffer, each on whole pages.
 typedef struct hostbuf_section_options {
     // The size of this structure: initialize it with `HOSTBUF_SECTION_OPTIONS_INIT` or
     // `HOSTBUF_SECTION`.

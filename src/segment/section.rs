@@ -7,8 +7,8 @@ use crate::segment::name;
 use hostbuf_memory::placement::Placement;
 
 /// A section of a buffer: a named part whose pages are on NUMA nodes of their own. The sections of
-/// a buffer lie one behind another, from its beginning on, each on whole pages. A section begins at
-/// the same address on every host.
+/// a buffer are contiguous from its beginning, each on whole pages. A section begins at the same
+/// address on every host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Section {

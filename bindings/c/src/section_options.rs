@@ -13,7 +13,7 @@ use crate::pointers::{read, text};
 use crate::status::{CallResult, argument};
 
 /// A section of a new buffer: a named part whose pages may have a placement of their own. The
-/// sections lie one behind another, from the beginning of the buffer on, each on whole pages.
+/// sections are contiguous from the beginning of the buffer, each on whole pages.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hostbuf_section_options {
