@@ -3,18 +3,18 @@
 /// The option `--bind`.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct BindArguments {
-    /// Run each rank on the CPUs of one NUMA node, whose memory it prefers. Ranks that are bound
-    /// already stay as they are
-    #[arg(long, value_name = "NEAR", value_enum)]
+    /// Bind each rank to the CPUs of one NUMA node, and prefer the memory of this node. Ranks that
+    /// are bound already stay as they are
+    #[arg(long, value_name = "MODE", value_enum)]
     pub(crate) bind: Option<BindMode>,
 }
 
 /// The choice of a rank's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum BindMode {
-    /// Distribute the ranks of a host over its nodes, in blocks.
+    /// Distribute the ranks of a host over its nodes in blocks of consecutive ranks.
     Node,
-    /// Take the node of a GPU that the rank sees; the ranks of a host take the GPUs in turn.
+    /// Use the node of a GPU that the rank sees; the ranks of a host take the GPUs round-robin.
     NearGpu,
 }
 

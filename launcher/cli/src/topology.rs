@@ -18,17 +18,17 @@ use crate::printable::{printable, printable_json};
 
 /// Print the NUMA nodes, GPUs, network cards and drives of this host, and the paths between them.
 ///
-/// A question mark marks a path that is assumed, since the kernel does not state it.
+/// A question mark follows a value that is assumed, since the kernel does not state it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TopologyArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Print the topology of another host, from the folder that --record or hwloc-gather-topology
-    /// wrote there
+    /// Read the topology from a folder that --record or hwloc-gather-topology wrote on another
+    /// host, instead of from this host
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub root: Option<PathBuf>,
-    /// Write the files that the topology is read from to a new or empty folder, for --root
+    /// Record the files from which the topology is read in a new or empty folder, for --root
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "root")]
     pub record: Option<PathBuf>,
 }
