@@ -71,9 +71,13 @@ impl HostNodes {
     #[must_use]
     pub fn space(&self) -> NodeSpace {
         let allowed = mempolicy::allowed_nodes();
+        let of_host = || memory::meminfo("MemAvailable");
         let memory = |&(node, _): &(NodeId, Cores)| {
-            // A host that does not list its nodes has one memory.
-            let available = node_memory::available(node).or_else(|| memory::meminfo("MemAvailable"));
+            let of_node = || node_memory::available(node);
+            // The memory of the only node is that of the host. Some virtual machines get their
+            // memory when it is used, and count what they will get for the host only.
+            let available =
+                if self.nodes.len() == 1 { of_host().or_else(of_node) } else { of_node().or_else(of_host) };
             NodeMemory {
                 huge_2m: node_memory::free_in_pool(node, 2 << 20),
                 huge_1g: node_memory::free_in_pool(node, 1 << 30),
