@@ -31,9 +31,10 @@ fn findings(topology: &Topology) -> Vec<Finding> {
 fn nodes(topology: &Topology) -> Finding {
     let one = |node: &NumaNode| {
         let memory = node.memory().map_or("unknown memory".into(), |bytes| Bytes(bytes).to_string());
-        match node.has_cpus() {
-            true => format!("{} (CPUs {}, {memory})", node.id(), node.cpus()),
-            false => format!("{} ({memory})", node.id()),
+        match (node.has_cpus(), node.is_gpu_memory()) {
+            (true, _) => format!("{} (CPUs {}, {memory})", node.id(), node.cpus()),
+            (false, true) => format!("{} ({memory} of a GPU)", node.id()),
+            (false, false) => format!("{} ({memory})", node.id()),
         }
     };
     let list: Vec<String> = topology.nodes().iter().map(one).collect();
@@ -69,4 +70,28 @@ fn listed(devices: &[&IoDevice]) -> String {
         format!("{} (node {node}{assumed})", device.name())
     };
     devices.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_are_the_memory_of_a_gpu_are_marked() {
+        let root = std::env::temp_dir().join(format!("hostbuf-doctor-topology-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("a folder");
+            std::fs::write(path, text).expect("a file");
+        };
+        for (node, cpus) in ["0-3", "", ""].into_iter().enumerate() {
+            write(&format!("sys/devices/system/node/node{node}/cpulist"), cpus);
+            let meminfo = format!("Node {node} MemTotal: 1024 kB\n");
+            write(&format!("sys/devices/system/node/node{node}/meminfo"), &meminfo);
+        }
+        write("proc/driver/nvidia/gpus/0009:01:00.0/numa_status", "Node: 2\n");
+        let topology = Topology::recorded(&root).expect("it has a folder sys");
+        std::fs::remove_dir_all(&root).expect("it was made above");
+        assert_eq!(nodes(&topology).says, "0 (CPUs 0-3, 1 MiB), 1 (1 MiB), 2 (1 MiB of a GPU)");
+    }
 }
