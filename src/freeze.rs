@@ -13,7 +13,7 @@ use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::preregistered;
 use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
-use hostbuf_memory::{Seals, memfd};
+use hostbuf_memory::{Pages, Seals, memfd};
 use hostbuf_os::{process, raw};
 use hostbuf_register::Span;
 use hostbuf_register::own_ranges::Freezing;
@@ -159,6 +159,10 @@ impl HostBuffer {
                     std::io::Error::from_raw_os_error(e.0),
                 )
             })?;
+        if self.pages() == Pages::Small {
+            // SAFETY: it changes no contents. Small pages stay small, as before the remapping.
+            let _ = unsafe { raw::advise(at, length, raw::MADV_NOHUGEPAGE) };
+        }
         if !self.identity().dump {
             // SAFETY: excludes a range from core files, as before the remapping. If it fails, a
             // core file is only larger.

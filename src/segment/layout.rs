@@ -12,7 +12,7 @@
 use crate::segment::control_layout::ControlLayout;
 use crate::segment::identity::Identity;
 use crate::segment::options::BufferOptions;
-use hostbuf_protocol::range::{AgreedRange, Extent, Extents, FLAG_DUMP, Name, Part};
+use hostbuf_protocol::range::{AgreedRange, Extent, Extents, FLAG_DUMP, FLAG_SMALL_PAGES, Name, Part};
 
 const GUARD: u64 = 2 << 20;
 
@@ -49,7 +49,9 @@ impl Layout {
             align = align.max(page);
             at = at.next_multiple_of(page);
             let length = demand.length();
-            let flags = u64::from(buffer.mmap_flags as u32) | if buffer.dump { FLAG_DUMP } else { 0 };
+            let dump = if buffer.dump { FLAG_DUMP } else { 0 };
+            let small = if buffer.pages == crate::Pages::Small { FLAG_SMALL_PAGES } else { 0 };
+            let flags = u64::from(buffer.mmap_flags as u32) | dump | small;
             let name = Name::new(buffer.name.as_bytes());
             extents.push(Extent { part: Part { offset: at, length }, flags, name });
             at = (at + length).next_multiple_of(GUARD) + GUARD;

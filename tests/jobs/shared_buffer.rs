@@ -1,6 +1,8 @@
 //! A buffer that the ranks of a host share, in a minimal job of each installed engine.
 
-use hostbuf_tests::{can_simulate, fixture, flavours, local, simulated};
+use std::path::Path;
+
+use hostbuf_tests::{can_simulate, fixture, flavours, local, simulated, skip};
 
 const ADDRESS: &str = "0x550000000000";
 
@@ -33,5 +35,21 @@ fn every_mpi_gives_every_host_the_same_address() {
         for line in lines {
             assert!(line.starts_with(&format!("{ADDRESS} 4194304 ")), "{flavour}: {line}");
         }
+    }
+}
+
+/// `shmem_enabled` set to `always` would make huge pages of the small ones, which were placed.
+#[test]
+fn only_a_buffer_of_small_pages_is_excluded_from_huge_pages() {
+    let huge_pages = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    if !Path::new(huge_pages).exists() {
+        skip("the advice against huge pages: this kernel has none");
+        return;
+    }
+    let script = "sed -n '/^550000000000-/,/^VmFlags/p' /proc/self/smaps | grep ^VmFlags";
+    for (pages, excluded) in [("4k", true), ("auto", false)] {
+        let outcome = local(1, "4M", &["--pages", pages], &["bash", "-c", script]).ok();
+        let flags = outcome.lines("VmFlags: ").pop().expect("the buffer is mapped");
+        assert_eq!(flags.split(' ').any(|flag| flag == "nh"), excluded, "{pages}: {flags}");
     }
 }

@@ -8,7 +8,7 @@
 use crate::candidates::{self, Ballot};
 use crate::limits::MAX_CANDIDATES;
 use crate::message::{AddressWindow, Message, RefusedCandidate};
-use crate::range::{AgreedRange, FLAG_DUMP, Part};
+use crate::range::{AgreedRange, Extent, FLAG_DUMP, FLAG_SMALL_PAGES, Part};
 use hostbuf_raw::maps;
 use hostbuf_raw::syscall::{self as raw, Errno};
 
@@ -204,17 +204,14 @@ impl Holds {
         let mut result = over(range.identity, raw::PROT_READ, *identity, raw::MAP_PRIVATE)
             .and_then(|()| over(range.control, rw, *control, raw::MAP_SHARED));
         for (extent, &fd) in range.buffers.iter().zip(buffers) {
-            let flags = raw::MAP_SHARED | (extent.flags & !FLAG_DUMP) as usize;
+            let flags = raw::MAP_SHARED | (extent.flags & !(FLAG_DUMP | FLAG_SMALL_PAGES)) as usize;
             result = result.and_then(|()| match over(extent.part, rw, fd, flags) {
                 // The buffer is frozen: a process that maps it now may only read.
                 Err(Errno::PERM) => over(extent.part, raw::PROT_READ, fd, flags),
                 other => other,
             });
-            if result.is_ok() && extent.flags & FLAG_DUMP == 0 {
-                // SAFETY: MADV_DONTDUMP changes no contents. If the kernel rejects it, core files
-                // are only larger.
-                let _ =
-                    unsafe { raw::advise(at(extent.part), extent.part.length as usize, raw::MADV_DONTDUMP) };
+            if result.is_ok() {
+                advise(at(extent.part), &extent);
             }
         }
         match result {
@@ -227,6 +224,21 @@ impl Holds {
                 Err(errno)
             }
         }
+    }
+}
+
+/// Gives the kernel the advice for a buffer on its mapping.
+fn advise(address: usize, buffer: &Extent) {
+    let length = buffer.part.length as usize;
+    if buffer.flags & FLAG_DUMP == 0 {
+        // SAFETY: it changes no contents. If the kernel rejects it, core files are only larger.
+        let _ = unsafe { raw::advise(address, length, raw::MADV_DONTDUMP) };
+    }
+    if buffer.flags & FLAG_SMALL_PAGES != 0 {
+        // With `shmem_enabled` set to `always`, khugepaged would make huge pages of small ones,
+        // each on the node that has most of them.
+        // SAFETY: it changes no contents. A kernel that rejects it has no huge pages.
+        let _ = unsafe { raw::advise(address, length, raw::MADV_NOHUGEPAGE) };
     }
 }
 

@@ -6,6 +6,8 @@ use crate::limits::{MAX_BUFFERS, NAME_MAX};
 
 /// The flag in [`Extent::flags`] that includes the pages in core files.
 pub const FLAG_DUMP: u64 = 1 << 63;
+/// The flag in [`Extent::flags`] of a buffer whose pages must stay small.
+pub const FLAG_SMALL_PAGES: u64 = 1 << 62;
 
 /// A part of the agreed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -39,7 +41,8 @@ pub struct AgreedRange<'a> {
 pub struct Extent {
     /// The buffer's part of the range.
     pub part: Part,
-    /// The flags of `mmap` in addition to `MAP_SHARED | MAP_FIXED`, and [`FLAG_DUMP`].
+    /// The flags of `mmap` in addition to `MAP_SHARED | MAP_FIXED`, [`FLAG_DUMP`] and
+    /// [`FLAG_SMALL_PAGES`].
     pub flags: u64,
     /// The name of the buffer.
     pub name: Name,

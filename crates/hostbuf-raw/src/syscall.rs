@@ -216,6 +216,8 @@ pub unsafe fn advise(address: usize, length: usize, advice: usize) -> Result<(),
 
 /// The advice that excludes a range from core files.
 pub const MADV_DONTDUMP: usize = 16;
+/// The advice that excludes a range from transparent huge pages.
+pub const MADV_NOHUGEPAGE: usize = 15;
 
 /// Calls `ioctl(2)`. It is inlined into the caller: after a system call the processor's return
 /// prediction is often lost, so that a call of libc's function takes one and a half times as long.
