@@ -18,6 +18,7 @@ const CHECKS: [&str; 12] = [
     "lost-pool",
     "cgroup-limits",
     "oom-group",
+    "oom-group-of-one-node",
 ];
 
 /// Returns the check of all pages, for a machine with eight huge pages on each node.

@@ -1,6 +1,7 @@
 //! The free memory of one NUMA node.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 
 use crate::node_id::NodeId;
 
@@ -9,9 +10,34 @@ use crate::node_id::NodeId;
 /// reserves and most of the page cache.
 #[must_use]
 pub fn available(node: NodeId) -> Option<u64> {
-    let meminfo = fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
-    let zones = fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
-    available_of(node, &meminfo, &zones, crate::memory::page_size())
+    NodeGauge::open(node)?.available()
+}
+
+/// The ordinary memory of a node, measured repeatedly without allocating or locking.
+#[derive(Debug)]
+pub struct NodeGauge {
+    meminfo: File,
+    reserves: Reserves,
+}
+
+impl NodeGauge {
+    /// Opens the kernel's report on `node`, or returns `None` if there is none.
+    #[must_use]
+    pub fn open(node: NodeId) -> Option<NodeGauge> {
+        let meminfo = File::open(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
+        let zones = fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
+        Some(NodeGauge { meminfo, reserves: Reserves::of(node, &zones, crate::memory::page_size()) })
+    }
+
+    /// Returns the number of bytes of ordinary pages that can be allocated now, as [`available`].
+    /// Neither allocates nor locks.
+    #[must_use]
+    pub fn available(&self) -> Option<u64> {
+        // The report has some forty lines of less than 50 bytes.
+        let mut text = [0; 4096];
+        let length = self.meminfo.read_at(&mut text, 0).ok()?;
+        available_of(std::str::from_utf8(&text[..length]).ok()?, self.reserves)
+    }
 }
 
 /// Returns the number of free bytes in the pool of pages of `page` bytes of `node`, 0 if there is
@@ -24,23 +50,41 @@ pub fn free_in_pool(node: NodeId, page: u64) -> u64 {
     free.unwrap_or(0).saturating_mul(page)
 }
 
+/// The bytes of a node that ordinary requests do not get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Reserves {
+    /// The free bytes that the kernel keeps.
+    free: u64,
+    /// The bytes of the low watermarks, which the kernel keeps of the cache too.
+    low: u64,
+}
+
+impl Reserves {
+    /// Returns the reserves of a node from `/proc/zoneinfo`, for pages of `page` bytes.
+    fn of(node: NodeId, zones: &str, page: u64) -> Reserves {
+        let mut reserves = Reserves::default();
+        for zone in parse_zones(zones).filter(|zone| zone.node == node.0) {
+            reserves.free = reserves.free.saturating_add(zone.reserve().saturating_mul(page));
+            reserves.low = reserves.low.saturating_add(zone.low.saturating_mul(page));
+        }
+        reserves
+    }
+}
+
 /// Estimates the available bytes of a node as the kernel does for the host in
 /// `si_mem_available()` (mm/page_alloc.c).
-fn available_of(node: NodeId, meminfo: &str, zones: &str, page: u64) -> Option<u64> {
+fn available_of(meminfo: &str, reserves: Reserves) -> Option<u64> {
     let bytes = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.split_once(name).map(|(_, rest)| rest))?;
         line.strip_prefix(':')?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     };
     let free = bytes(" MemFree")?;
-    let zones: Vec<Zone> = parse_zones(zones).filter(|zone| zone.node == node.0).collect();
-    let reserve = zones.iter().map(Zone::reserve).sum::<u64>().saturating_mul(page);
-    let low = zones.iter().map(|zone| zone.low).sum::<u64>().saturating_mul(page);
     let cache = bytes(" Active(file)").unwrap_or(0).saturating_add(bytes(" Inactive(file)").unwrap_or(0));
     // A part of the cache is in use.
-    let reclaimable = |all: u64| all - (all / 2).min(low);
+    let reclaimable = |all: u64| all - (all / 2).min(reserves.low);
     let available = free.saturating_add(reclaimable(cache));
     let available = available.saturating_add(reclaimable(bytes(" SReclaimable").unwrap_or(0)));
-    Some(available.saturating_sub(reserve))
+    Some(available.saturating_sub(reserves.free))
 }
 
 /// One zone of memory, in pages.
@@ -142,9 +186,10 @@ Node 1, zone   Normal
                        Node 0 Inactive(file): 300 kB\nNode 0 SReclaimable: 4000 kB\n";
         let low = 120 * 4;
         let expected = 24000 + (400 - 200) + (4000 - low) - 730 * 4;
-        assert_eq!(available_of(NodeId(0), meminfo, ZONES, 4096), Some(expected * 1024));
-        assert_eq!(available_of(NodeId(0), "garbage", ZONES, 4096), None);
-        assert_eq!(available_of(NodeId(3), "Node 3 MemFree: 1 kB", "", 4096), Some(1024));
+        let reserves = Reserves::of(NodeId(0), ZONES, 4096);
+        assert_eq!(available_of(meminfo, reserves), Some(expected * 1024));
+        assert_eq!(available_of("garbage", reserves), None);
+        assert_eq!(available_of("Node 3 MemFree: 1 kB", Reserves::default()), Some(1024));
     }
 
     #[test]

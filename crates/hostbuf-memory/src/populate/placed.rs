@@ -18,6 +18,7 @@ use hostbuf_os::array::Zero;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::memory;
 use hostbuf_os::mempolicy::{MemoryPolicy, NodeMask, is_only_node};
+use hostbuf_os::node_memory::NodeGauge;
 
 use crate::error::{Error, Result};
 use crate::memfd;
@@ -69,7 +70,9 @@ pub(super) fn run(
     let workers = &workers_of(task, plan, cores);
     let masks = cores.iter().map(|&(node, _)| NodeMask::new([node])).collect::<std::io::Result<Vec<_>>>();
     let masks = masks.map_err(Error::os("naming the nodes of a placement"))?;
-    let is_only_node = cores.first().is_some_and(|(node, _)| is_only_node(*node));
+    let is_only_node = cores.len() == 1 && is_only_node(cores[0].0);
+    let together = is_only_node && memory::oom_group().is_some();
+    let gauge = together.then(|| NodeGauge::open(cores[0].0)).flatten();
     let in_child = |number: usize| {
         let Worker { index, first } = &workers[number];
         let (node, all) = &cores[*index];
@@ -80,7 +83,8 @@ pub(super) fn run(
             node: *node,
             tally: &nodes[*index],
             mask: masks[*index],
-            is_only_node: is_only_node && cores.len() == 1,
+            is_only_node,
+            gauge: gauge.as_ref(),
             bytes: &bytes[*index * plan.ranges().len()..][..plan.ranges().len()],
         };
         on_node.run().err().unwrap_or(0)
@@ -198,6 +202,9 @@ struct NodeWork<'a> {
     /// True if the kernel cannot take the pages from another node, so that a filter for system
     /// calls does no harm.
     is_only_node: bool,
+    /// The free memory of the node, if it has to be measured before each step: the OOM killer is
+    /// called if it is the only node, and ends more than this process.
+    gauge: Option<&'a NodeGauge>,
     tally: &'a NodeTally,
     /// The verified bytes of each range.
     bytes: &'a [Counter],
@@ -245,6 +252,16 @@ impl NodeWork<'_> {
         matches!(self.task.pages, Pages::Huge2M | Pages::Huge1G)
     }
 
+    /// Checks that the node has memory for the small pages of an extent, if that has to be checked.
+    /// The reserves of the kernel suffice for those of the other workers.
+    fn measure(&self) -> std::result::Result<(), i32> {
+        let free = self.gauge.filter(|_| !self.is_pool()).and_then(NodeGauge::available);
+        match free {
+            Some(free) if free < EXTENT => Err(self.tally.record(Misplaced::NodeFull, 0)),
+            _ => Ok(()),
+        }
+    }
+
     /// Allocates the pages of `part`, in a view of the file from `start` on, and verifies them.
     fn allocate(
         &self,
@@ -254,6 +271,7 @@ impl NodeWork<'_> {
         numa: bool,
     ) -> std::result::Result<(), i32> {
         let place = |from, length, step| {
+            self.measure()?;
             if !numa {
                 return Ok(());
             }
@@ -271,6 +289,7 @@ impl NodeWork<'_> {
         };
         for offset in (part.offset..part.offset + part.length).step_by(step as usize) {
             let (from, length) = (offset - start, step.min(part.offset + part.length - offset));
+            self.measure()?;
             let huge = self.task.take(view, from, offset, length, &place)?;
             let page = match self.task.pages {
                 Pages::Transparent if huge < length => memory::page_size(),

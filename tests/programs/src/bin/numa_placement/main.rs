@@ -31,6 +31,7 @@ fn main() {
         ("lost-pool", lost_pool::is_replaced),
         ("cgroup-limits", cgroup_limits::are_the_cause),
         ("oom-group", oom_group::spares_the_group),
+        ("oom-group-of-one-node", oom_group::spares_the_group_of_one_node),
     ];
     let only = std::env::args().nth(1);
     let special = [

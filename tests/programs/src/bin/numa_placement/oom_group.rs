@@ -5,6 +5,7 @@ use std::process::{Child, Command};
 
 use hostbuf_programs::checks::{Outcome, expect, text};
 use hostbuf_programs::numa::bound_memory::killable;
+use hostbuf_programs::numa::sys_node::with_memory;
 
 use crate::faults;
 use crate::own_group::OwnGroup;
@@ -13,6 +14,17 @@ use crate::own_group::OwnGroup;
 /// `memory.oom.group`.
 pub fn spares_the_group() -> Outcome {
     let group = OwnGroup::join("memory")?;
+    fill_a_node_in(group)
+}
+
+/// Checks the same in a cpuset with that node alone.
+pub fn spares_the_group_of_one_node() -> Outcome {
+    let group = OwnGroup::join("memory cpuset")?;
+    group.set("cpuset.mems", &with_memory()?.last().ok_or("no node")?.to_string())?;
+    fill_a_node_in(group)
+}
+
+fn fill_a_node_in(group: OwnGroup) -> Outcome {
     group.set("memory.oom.group", "1")?;
     // The process that fills the node is one that the kernel spares in any case.
     let mut other = bystander()?;

@@ -14,10 +14,13 @@ pub struct OwnGroup {
 }
 
 impl OwnGroup {
-    /// Creates a cgroup with the files of `controller`, and lets this process join it.
-    pub fn join(controller: &str) -> Result<OwnGroup, String> {
-        write(&Path::new(ROOT).join("cgroup.subtree_control"), &format!("+{controller}"))?;
-        let path = Path::new(ROOT).join(format!("{controller}-{}", std::process::id()));
+    /// Creates a cgroup with the files of `controllers` ("memory cpuset"), and lets this process
+    /// join it.
+    pub fn join(controllers: &str) -> Result<OwnGroup, String> {
+        for controller in controllers.split(' ') {
+            write(&Path::new(ROOT).join("cgroup.subtree_control"), &format!("+{controller}"))?;
+        }
+        let path = Path::new(ROOT).join(format!("{}-{}", controllers.replace(' ', "-"), std::process::id()));
         fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         // From here on a failure removes the cgroup.
         let group = OwnGroup { path };
