@@ -19,7 +19,8 @@ fn two_nodes_with_a_newer_kernel() {
     let machine = NumaMachine::new("two").kernel("6.12").huge(&[8, 9]);
     let mut checks = vec![layout::check(&machine)];
     checks.extend(topology::check());
-    checks.extend([memory::check(), placement::check(), placement::balancing_check()]);
+    checks.extend([memory::check(), placement::check()]);
+    checks.extend([placement::limits_check(), placement::balancing_check()]);
     machine.run(&checks);
 }
 

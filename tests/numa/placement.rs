@@ -5,7 +5,7 @@ use hostbuf_tests::{CommandOutput, hostbuf};
 
 use crate::machine::{GuestCheck, all_ok, command_line};
 
-const CHECKS: [&str; 12] = [
+const CHECKS: [&str; 8] = [
     "small-pages",
     "small-pages-of-huge-files",
     "transparent-pages",
@@ -15,11 +15,21 @@ const CHECKS: [&str; 12] = [
     "spilling",
     "collapse-refused",
     "node-filled-meanwhile",
-    "lost-pool",
-    "cgroup-limits",
-    "oom-group",
-    "oom-group-of-one-node",
 ];
+
+/// The checks of limits that are the same on all machines.
+const LIMITS: [&str; 4] = ["lost-pool", "cgroup-limits", "oom-group", "oom-group-of-one-node"];
+
+/// Returns the check of limits other than the free memory of a node, for a machine with eight huge
+/// pages on each node.
+pub fn limits_check() -> GuestCheck {
+    let one = |name: &str| command_line("numa_placement", &[name.to_owned()]);
+    GuestCheck {
+        name: "limits",
+        command: LIMITS.map(one).join(" && "),
+        check: |output| all_ok(output, &LIMITS),
+    }
+}
 
 /// Returns the check of all pages, for a machine with eight huge pages on each node.
 pub fn check() -> GuestCheck {
