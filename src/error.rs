@@ -93,7 +93,8 @@ pub enum Error {
     },
     /// There is not enough memory.
     NoSpace(NoSpace),
-    /// An error of a memory file that is none of the others.
+    /// An error of a memory file that is none of the others: a placement that this host cannot
+    /// provide, or a worker process that was ended.
     Memory(hostbuf_memory::Error),
     /// The participants have found no common address, or have made different requests.
     Disagreed {

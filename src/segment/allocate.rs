@@ -41,8 +41,8 @@ impl HostBuffer {
     ///
     /// # Errors
     /// [`Error::Invalid`]; [`Error::NoSpace`] or [`Error::Unsupported`] of a host that cannot
-    /// allocate the buffer; [`Error::Disagreed`] if the ranks make different requests, or if no
-    /// range is free in all of them.
+    /// allocate the buffer, [`Error::Memory`] of one that cannot place it; [`Error::Disagreed`] if
+    /// the ranks make different requests, or if no range is free in all of them.
     pub fn allocate(group: &dyn Collective, options: BufferOptions) -> Result<HostBuffer> {
         let _span = info_span!("allocate", buffer = %options.name, size = options.size).entered();
         all_or_none(group, check_all(std::slice::from_ref(&options)))?;

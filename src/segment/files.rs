@@ -73,7 +73,8 @@ impl Segments {
     /// have no pages yet.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::Unsupported`], [`Error::Os`]. After an error no file remains.
+    /// [`Error::NoSpace`], [`Error::Unsupported`], [`Error::Memory`] for a placement,
+    /// [`Error::Os`]. After an error no file remains.
     pub fn create(job: u128, buffers: &[BufferOptions]) -> Result<Segments> {
         let _span = info_span!("create", buffers = buffers.len()).entered();
         let demands: Vec<_> = buffers.iter().map(BufferOptions::demand).collect();
