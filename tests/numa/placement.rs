@@ -5,7 +5,7 @@ use hostbuf_tests::{CommandOutput, hostbuf};
 
 use crate::machine::{GuestCheck, all_ok, command_line};
 
-const CHECKS: [&str; 8] = [
+const CHECKS: [&str; 9] = [
     "small-pages",
     "small-pages-of-huge-files",
     "transparent-pages",
