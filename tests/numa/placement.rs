@@ -76,7 +76,11 @@ pub fn jobs() -> Vec<GuestCheck> {
             name: "absent-node",
             command: job("", "--size 8M --numa 5", "echo ran"),
             check: |output| {
-                refused(output, 82, &["memory on node 5", "numa-vm has nodes 0 and 1", "hostbuf topology"])
+                refused(
+                    output,
+                    82,
+                    &["memory on node 5", "numa-vm has only nodes 0 and 1", "hostbuf topology"],
+                )
             },
         },
         GuestCheck {

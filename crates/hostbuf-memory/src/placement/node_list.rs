@@ -18,7 +18,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<NodeId>, String> {
             return Err(format!("expected NUMA nodes such as 0 or 0,2-3{found}"));
         };
         if first > last {
-            return Err(format!("the range {part} ends below its beginning"));
+            return Err(format!("invalid range {part}: expected the lower node first"));
         }
         for node in (first..=last).map(NodeId) {
             if nodes.contains(&node) {

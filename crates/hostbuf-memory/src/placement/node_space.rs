@@ -122,7 +122,7 @@ impl NodeSpace {
         let (memory, remedy) = match pages {
             Pages::Huge2M | Pages::Huge1G => (
                 format!("the reserved pools of pages of {}", Bytes(pages.size())),
-                "reserve more, request less, or use --pages auto",
+                "reserve more pages, request less, or use --pages auto",
             ),
             _ => ("the free memory".into(), "request less, or end other programs on this host"),
         };
@@ -165,20 +165,21 @@ impl NodeSpace {
         let twice = all.iter().enumerate().find(|(i, node)| all[..*i].contains(node));
         if let Some((_, node)) = twice {
             return Err(Error::Invalid {
-                what: format!("invalid placement {placement}: node {node} occurs twice"),
+                what: format!("invalid placement \"{placement}\": node {node} occurs twice"),
             });
         }
         if (1..=MAX_NODES).contains(&all.len()) {
             return Ok(());
         }
-        Err(Error::Placement {
-            action: format!("place memory on {placement}"),
-            why: format!(
-                "that means {} NUMA nodes of {}: name 1 to {MAX_NODES} nodes",
-                all.len(),
-                process::host_name()
-            ),
-        })
+        let (host, count) = (process::host_name(), all.len());
+        let why = if placement.nodes().is_empty() && count > 0 {
+            format!(
+                "the cpuset of this process on {host} has {count} NUMA nodes, and a placement has at most {MAX_NODES}: name the nodes"
+            )
+        } else {
+            format!("it has {count} NUMA nodes on {host}: name 1 to {MAX_NODES} nodes")
+        };
+        Err(Error::Placement { action: format!("use the placement \"{placement}\""), why })
     }
 
     fn check_node(&self, node: NodeId) -> Result<()> {
@@ -186,18 +187,21 @@ impl NodeSpace {
         let why = match self.nodes.iter().find(|n| n.node == node) {
             Some(found) if found.allowed => return Ok(()),
             Some(_) => format!(
-                "the cpuset of this process on {host} allows only {}; name one of these, or change the cpuset",
+                "the cpuset of this process on {host} allows only {}: name an allowed node, or change the cpuset",
                 name_nodes(self.usable())
             ),
             None if self.without_memory.contains(&node) => format!(
-                "this node of {host} has no memory of the host, which is on {}; `hostbuf topology` lists them",
+                "this node of {host} has no memory, or only the memory of a GPU: name a node with memory of the host ({})",
                 name_nodes(self.nodes.iter().map(|n| n.node))
             ),
             None => {
                 let mut all: Vec<NodeId> = self.nodes.iter().map(|n| n.node).collect();
                 all.extend(&self.without_memory);
                 all.sort_unstable();
-                format!("{host} has {}; `hostbuf topology` lists them", name_nodes(all))
+                format!(
+                    "{host} has only {}: name one of its nodes (`hostbuf topology` lists them)",
+                    name_nodes(all)
+                )
             }
         };
         Err(Error::Placement { action: format!("place memory on node {node}"), why })
@@ -229,7 +233,7 @@ impl NodeSpace {
             Pages::Huge2M | Pages::Huge1G => (
                 format!("node {node}'s reserved pool of pages of {}", Bytes(page)),
                 format!(
-                    "reserve more there (root: raise /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages by {}), \
+                    "reserve more pages on this node (root: raise /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages by {}), \
                      use another placement, or use --pages auto",
                     page / 1024,
                     (requested - available).div_ceil(page)
@@ -237,7 +241,7 @@ impl NodeSpace {
             ),
             _ => (
                 format!("the free memory of node {node}"),
-                "request less, use another placement, or end other programs on that node".to_owned(),
+                "request less, use another placement, or end other programs on this node".to_owned(),
             ),
         };
         let limit = format!("{what} for the placement {placement} (free: {each})");
@@ -323,13 +327,17 @@ mod tests {
         }
         let absent = refuse("0,7", 1, Pages::Small);
         assert!(
-            absent.contains("cannot place memory on node 7: ") && absent.contains("has nodes 0, 1, 2 and 3;"),
+            absent.contains("cannot place memory on node 7: ")
+                && absent.contains("has only nodes 0, 1, 2 and 3: "),
             "{absent}"
         );
         let excluded = refuse("2", 1, Pages::Small);
         let empty = refuse("3", 1, Pages::Small);
-        let words = "has no memory of the host, which is on nodes 0, 1 and 2";
+        let words = "name a node with memory of the host (nodes 0, 1 and 2)";
         assert!(empty.contains("node 3: this node of ") && empty.contains(words), "{empty}");
-        assert!(excluded.contains("cpuset") && excluded.contains("allows only nodes 0 and 1;"), "{excluded}");
+        assert!(
+            excluded.contains("cpuset") && excluded.contains("allows only nodes 0 and 1: "),
+            "{excluded}"
+        );
     }
 }

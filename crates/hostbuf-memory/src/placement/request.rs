@@ -88,7 +88,7 @@ mod tests {
             ("near", "expected NUMA nodes"),
             ("0,,1", "expected NUMA nodes"),
             ("+1", "expected NUMA nodes"),
-            ("1-0", "ends below"),
+            ("1-0", "invalid range 1-0: expected the lower node first"),
             ("0,0", "node 0 occurs twice"),
             ("0-64", "at most 64"),
             ("99999999999", "expected NUMA nodes"),

@@ -71,7 +71,7 @@ pub(super) fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Erro
 /// Describes free memory in which there is no free huge page, with the remedy.
 pub(super) fn no_huge_page(place: &str) -> String {
     format!(
-        "the free memory of {place} is in parts that are smaller than a huge page: let the kernel join them (root: echo 1 > \
+        "the free memory of {place} is too fragmented for a huge page: let the kernel compact it (root: echo 1 > \
          /proc/sys/vm/compact_memory), or use --pages auto, which uses the pages that are available and reports their kind"
     )
 }

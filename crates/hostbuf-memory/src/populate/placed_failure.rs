@@ -16,7 +16,7 @@ use crate::space;
 pub(super) enum PlacedFailure {
     /// The kernel has refused the policy of a worker.
     Policy(i32),
-    /// The kernel has refused to report the nodes of pages.
+    /// The kernel has refused to look up the nodes of pages, or to move pages.
     Query(i32),
     /// The node has no free memory for a page.
     NodeFull,
@@ -81,19 +81,18 @@ impl NodeDemand {
                  capability SYS_NICE (docker run --cap-add SYS_NICE), or leave out the placement"
             )),
             PlacedFailure::Policy(errno) => refused(format!(
-                "the kernel on {host} refused to bind a process to the node ({}): check with `hostbuf topology` that the node is \
+                "the kernel on {host} refused a memory policy for the node ({}): check with `hostbuf topology` that the node is \
                  online and in the cpuset of this process",
                 source(errno)
             )),
             PlacedFailure::Query(errno) => refused(format!(
-                "the kernel on {host} does not report the nodes of pages ({}): leave out the placement",
+                "the kernel on {host} refused to look up or to move the pages (move_pages: {}): leave out the placement",
                 source(errno)
             )),
             PlacedFailure::NodeFull => self.node_full("the kernel found no free page there"),
             PlacedFailure::Misplaced { offset, node: found } => refused(format!(
-                "the kernel on {host} keeps the page at offset {offset} of {} on node {found}; if the cpuset of this process has \
-                 changed meanwhile, start the job again",
-                Bytes(self.requested)
+                "the kernel on {host} keeps the page at offset {offset} of the memory file on node {found}: start the job again if \
+                 the cpuset of this process has changed meanwhile, or leave out the placement"
             )),
             PlacedFailure::Worker(WorkerFailure::Ended { signal, for_memory: true, .. }) => {
                 // In a cpuset with one node, its memory is all that there is.
@@ -160,7 +159,7 @@ impl NodeDemand {
             requested,
             available,
             limit: format!("{memory} ({symptom})"),
-            remedy: "another process has taken memory of the node meanwhile: try again, request less, or use another placement".into(),
+            remedy: "another process has taken memory of this node meanwhile: try again, request less, or use another placement".into(),
         })
     }
 

@@ -1,4 +1,4 @@
-//! A node whose free memory is in pieces that are smaller than a huge page.
+//! A node whose free memory is too fragmented for a huge page.
 
 #![allow(unsafe_code, reason = "calls set_mempolicy, for which no crate has a function")]
 
