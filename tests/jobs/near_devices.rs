@@ -96,7 +96,7 @@ fn ranks_are_bound_to_nodes_before_their_program() {
 
 #[test]
 fn without_a_gpu_the_job_says_so_in_one_line() {
-    let words = ["--bind near-gpu: CUDA shows no GPU on ", "use --bind node"];
+    let words = ["--bind near-gpu: this rank sees no GPU on ", "use --bind node"];
     let with = |arguments: &[&str]| {
         let mut command = Command::new(hostbuf());
         CommandOutput::of(command.args(arguments).env("CUDA_VISIBLE_DEVICES", ""))
@@ -140,7 +140,7 @@ fn every_engine_leaves_the_ranks_of_bind_to_their_nodes() {
         // With a core for each rank the engine binds as requested, and hostbuf says that it stays,
         // however the user has requested it.
         let cores = bound.iter().skip(2).filter(|line| line.ends_with(" default")).count();
-        let said = outcome.stderr.matches("--bind node: the ranks on h0 are bound already").count();
+        let said = outcome.stderr.matches("--bind node: the first rank on h0 is bound already").count();
         assert_eq!((cores, said), (4, 2), "{flavour}: {outcome:?}");
         if nodes.len() == 1 {
             assert_eq!(outcome.lines("exec "), vec![nodes[0].0.clone(); 2], "{flavour}: {outcome:?}");

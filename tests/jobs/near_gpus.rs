@@ -99,7 +99,7 @@ fn ranks_of_bind_run_near_the_gpus_that_they_see() {
     let run = |visible: &str| CommandOutput::of(host.command(&job).env("CUDA_VISIBLE_DEVICES", visible));
     let outcome = run("");
     assert_eq!((outcome.status, outcome.stderr.lines().count()), (82, 1), "{outcome:?}");
-    assert!(outcome.stderr.contains("CUDA shows no GPU on "), "{outcome:?}");
+    assert!(outcome.stderr.contains("this rank sees no GPU on "), "{outcome:?}");
     // On a host with several nodes, the fake GPUs have none.
     let outcome = run("GPU-fake-2");
     match outcome.status {

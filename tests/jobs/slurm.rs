@@ -50,7 +50,7 @@ fn ranks_of_srun_are_bound_to_nodes_by_themselves() {
     let outcome = outcome.ok();
     let lines = outcome.lines("rank ");
     assert!(outcome.stderr.contains(" --overlap --cpu-bind=none "), "{outcome:?}");
-    if outcome.stderr.contains("are bound already") {
+    if outcome.stderr.contains("is bound already") {
         return skip("binding under Slurm: the tests run on some CPUs of the host only");
     }
     let is_bound = |line: &String| {

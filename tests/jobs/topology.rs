@@ -183,13 +183,17 @@ fn a_recorded_host_is_the_host() {
     let again = topology_command(&[], Some(("--record", &folder)));
     assert_eq!(again.status, 2);
     assert!(
-        again.stderr.contains("already contains a folder sys: give a new or empty folder"),
+        again.stderr.contains("already contains a folder sys: name a new or empty folder"),
         "{}",
         again.stderr
     );
     let none = topology_command(&[], Some(("--root", &scratch.0)));
     assert_eq!((none.status, none.stderr.lines().count()), (2, 1));
-    assert!(none.stderr.contains("is no recorded topology: it has no folder sys"), "{}", none.stderr);
+    assert!(
+        none.stderr.contains("contains no recorded topology, since it has no folder sys"),
+        "{}",
+        none.stderr
+    );
 }
 
 #[test]

@@ -83,8 +83,8 @@ fn is_right(output: &CommandOutput) -> Result<(), String> {
         return Err(format!("{ranks:#?} instead of {expected:#?}; {said:#?}"));
     }
     let words: [&[&str]; 3] = [
-        &["hostbuf run: ", "--bind near-gpu: CUDA shows no GPU on numa-vm. "],
-        &["hostbuf: --bind node: the ranks on numa-vm are bound already", "CPUs 3 of 0-3)"],
+        &["hostbuf run: ", "--bind near-gpu: this rank sees no GPU on numa-vm. "],
+        &["hostbuf: --bind node: the first rank on numa-vm is bound already", "CPUs 3 of 0-3)"],
         &["status 82"],
     ];
     let matches = |(line, words): (&&str, &&[&str])| words.iter().all(|word| line.contains(word));

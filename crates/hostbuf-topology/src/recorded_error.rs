@@ -31,13 +31,13 @@ impl fmt::Display for RecordedError {
         match self {
             RecordedError::NotATree { root } => write!(
                 f,
-                "{} is no recorded topology: it has no folder sys: give a folder that contains sys and proc, as \
-                 `hostbuf topology --record` and hwloc-gather-topology write them",
+                "{} contains no recorded topology, since it has no folder sys: name a folder with sys and proc, as \
+                 `hostbuf topology --record` and hwloc-gather-topology write it",
                 root.display()
             ),
             RecordedError::Exists { root } => write!(
                 f,
-                "cannot record a topology in {}: it already contains a folder sys: give a new or empty folder",
+                "cannot record a topology in {}, which already contains a folder sys: name a new or empty folder",
                 root.display()
             ),
             RecordedError::Io { doing, source } => write!(f, "{doing} failed: {source}"),

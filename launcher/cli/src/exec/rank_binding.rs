@@ -90,12 +90,12 @@ impl RankBinding {
         let of_node = node.cpus().intersection(&cpus.own);
         if let Some(gpu) = gpu.as_ref().filter(|_| of_node.is_empty()) {
             return Err(unsupported(&format!(
-                "--bind near-gpu: {} is next to node {}, and none of the CPUs that this process may use ({}) is there, on {}. \
-                 Extend the cpuset, or use --bind node",
+                "--bind near-gpu: {} is next to node {} of {}, which has none of the CPUs that this process may use ({}). Extend \
+                 the cpuset, or use --bind node",
                 printable(topology.device(gpu.device).name()),
                 node.id(),
-                cpus.own,
-                process::host_name()
+                process::host_name(),
+                cpus.own
             )));
         }
         let memory = node.has_memory().then(|| node.id());
@@ -108,7 +108,11 @@ impl RankBinding {
     /// [`Error::Os`].
     pub(super) fn apply(&self) -> hostbuf::Result<()> {
         Cores::from_numbers(self.cpus.iter()).apply().map_err(|source| Error::Os {
-            doing: format!("binding a rank to the CPUs {} (leave out --bind)", self.cpus),
+            doing: format!(
+                "binding a rank on {} to the CPUs {} (leave out --bind)",
+                process::host_name(),
+                self.cpus
+            ),
             source,
         })?;
         let may_use = |node: &NodeId| mempolicy::allowed_nodes().is_none_or(|nodes| nodes.contains(node));
@@ -121,18 +125,21 @@ impl RankBinding {
                 Ok(())
             }
             other => other.map_err(|source| Error::Os {
-                doing: format!("preferring the memory of node {node} (leave out --bind)"),
+                doing: format!(
+                    "setting the memory policy of a rank on {} to prefer node {node} (leave out --bind)",
+                    process::host_name()
+                ),
                 source,
             }),
         }
     }
 }
 
-/// Returns the line about ranks that are bound already.
+/// Returns the line that the first rank of a host prints if it is bound already.
 pub(super) fn bound_already(mode: BindMode, cpus: &RankCpus) -> String {
     format!(
-        "--bind {}: the ranks on {} are bound already (the first one to the CPUs {} of {}), and stay as they are. Let the engine \
-         bind none, or leave out --bind",
+        "--bind {}: the first rank on {} is bound already (to the CPUs {} of {}), and bound ranks stay as they are. Let the \
+         engine bind no rank, or leave out --bind",
         mode.name(),
         process::host_name(),
         cpus.own,
@@ -179,8 +186,8 @@ fn node_of_gpu<'a>(
         let by =
             list.map_or(String::new(), |list| format!(" (CUDA_VISIBLE_DEVICES=\"{}\")", printable(list)));
         return Err(unsupported(&format!(
-            "--bind near-gpu: CUDA shows no GPU on {host}{by}. `hostbuf topology` lists the GPUs of a host; use --bind node \
-             without one"
+            "--bind near-gpu: this rank sees no GPU on {host}{by}. `hostbuf topology` lists the GPUs of a host. Without a GPU, \
+             use --bind node"
         )));
     };
     let device = topology.device(gpu.device);
@@ -277,7 +284,7 @@ mod tests {
             choice(BindMode::NearGpu, topology, cpus, place(4, 8)).unwrap_err()
         };
         let without_cpus = gpu_4(&recorded_host::topology("memory", Some(2)), &all);
-        assert!(without_cpus.contains("GPU4 is next to node 2, and none"), "{without_cpus}");
+        assert!(without_cpus.contains("GPU4 is next to node 2 of "), "{without_cpus}");
         let unknown = gpu_4(&recorded_host::topology("unknown", Some(-1)), &all);
         assert!(unknown.contains(&format!("the node of GPU4 is not known on {host}")), "{unknown}");
         let topology = recorded_host::topology("none", None);
