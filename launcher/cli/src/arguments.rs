@@ -25,14 +25,14 @@ pub(crate) struct BufferArguments {
     /// Include the contents in core files
     #[arg(long)]
     dump: bool,
-    /// Place the pages on NUMA nodes: 0 (that node), 0,1 (node 1 once node 0 is full), or
-    /// interleave[:NODES[/WEIGHTS]] (page by page over all nodes with memory, or over these:
-    /// interleave:0,1/3,1 places three pages on node 0 for each page on node 1)
+    /// Place the pages on NUMA nodes: 0 (on node 0), 0,1 (on node 0 until it is full, then on node
+    /// 1), or interleave[:NODES[/WEIGHTS]] (page by page over all nodes with memory, or over NODES;
+    /// interleave:0,1/3,1 places three pages on node 0, then one on node 1, and so on)
     #[arg(long, value_name = "NODES", value_hint = ValueHint::Other, value_parser = Placement::from_text)]
     numa: Option<Placement>,
-    /// Add a section, a part of the buffer with NUMA nodes of its own: name=grid,size=4G,numa=0.
-    /// It may be repeated. Without --size the buffer consists of its sections. A section with
-    /// buffer=index belongs to the buffer "index" of --buffer
+    /// Add a section, a part of the buffer with NUMA nodes of its own: name=grid,size=4G,numa=0;
+    /// may be repeated. Without --size the buffer consists of its sections. With buffer=index the
+    /// section belongs to the buffer "index" of --buffer
     #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<SectionArgument>())]
     section: Vec<SectionArgument>,
     /// Add a buffer: name=index,size=2G,pages=2m,numa=0,lazy,dump; may be repeated;

@@ -14,8 +14,9 @@ mod table;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// List this host's buffers: job, address, size, pages obtained, the processes that map them, fill
-/// state, registrations with devices, and the memory (PSS) of all processes together.
+/// List this host's buffers: job, address, size, pages obtained, sections on NUMA nodes, the
+/// processes that map them, fill state, registrations with devices, and the memory (PSS) of all
+/// processes together.
 ///
 /// The command only reads /proc, so it also works while a job is stopped, and after its launcher
 /// was killed. You see your own jobs; root sees all.

@@ -18,17 +18,17 @@ use crate::printable::{printable, printable_json};
 
 /// Print the NUMA nodes, GPUs, network cards and drives of this host, and the paths between them.
 ///
-/// A question mark follows a value that is assumed, since the kernel does not state it.
+/// A question mark follows each value that is assumed because the kernel does not state it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TopologyArguments {
-    /// Print JSON
+    /// Print JSON, with the paths between all pairs of devices
     #[arg(long)]
     pub json: bool,
-    /// Read the topology from a folder that --record or hwloc-gather-topology wrote on another
-    /// host, instead of from this host
+    /// Read the topology from a folder that --record or hwloc-gather-topology has written, instead
+    /// of from this host
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub root: Option<PathBuf>,
-    /// Record the files from which the topology is read in a new or empty folder, for --root
+    /// Copy the files from which the topology is read to a new or empty folder, for --root
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "root")]
     pub record: Option<PathBuf>,
 }

@@ -115,16 +115,16 @@ fn nodes() -> Finding {
         })
         .collect();
     let line = match each.as_slice() {
-        [] => Finding::note(NAME, "the kernel does not report them: treated as one"),
+        [] => Finding::note(NAME, "the kernel does not report them, so one node is assumed"),
         [_] => Finding::ok(NAME, "one: nothing to place"),
         list => {
             let free = list.iter().map(|(n, free)| format!("node {n} {} free", Bytes(*free)));
             let says = format!(
-                "{}: {}. The memory policy places the pages",
+                "{}: {}. Without a placement, pages are on the nodes of the cores that allocate them",
                 list.len(),
                 free.collect::<Vec<_>>().join(", ")
             );
-            Finding::note(NAME, says).mend("to spread them: numactl --interleave=all hostbuf ...")
+            Finding::note(NAME, says).mend("to distribute them over the nodes: --numa interleave")
         }
     };
     line.value("count", each.len())
