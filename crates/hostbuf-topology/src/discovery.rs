@@ -250,7 +250,11 @@ fn assumptions(topology: &Topology, no_nvml: Option<&str>) -> Vec<Assumption> {
     for node in topology.nodes.iter().filter(|node| node.gpu_assumed) {
         let text =
             "it has no CPUs, and the driver of a GPU is hidden, so it is assumed to be the memory of a GPU";
-        add(&format!("node {}", node.id), text.into(), Some("show /proc/driver/nvidia to the container"));
+        add(
+            &format!("node {}", node.id),
+            text.into(),
+            Some("mount /proc/driver/nvidia of the host in the container"),
+        );
     }
     let is_nvidia = |device: &IoDevice| device.kind == DeviceKind::Gpu && device.vendor == Some(NVIDIA);
     if let Some(reason) = no_nvml.filter(|_| topology.devices.iter().any(is_nvidia)) {
@@ -269,16 +273,20 @@ fn assumptions(topology: &Topology, no_nvml: Option<&str>) -> Vec<Assumption> {
                 None => "no NUMA node is stated".into(),
             };
             let (text, remedy) = match device.node {
-                Some(node) => (format!("{cause}, so node {node} is assumed, the only one"), None),
+                Some(node) => (format!("{cause}, so the only node is assumed, node {node}"), None),
                 None => (
                     format!("{cause}, so the device is assumed to be far from all nodes"),
-                    Some("enable NUMA in the firmware, or state the device's node to the virtual machine"),
+                    Some(
+                        "enable NUMA in the firmware, or configure the device's node in the virtual machine",
+                    ),
                 ),
             };
             add(&device.name, text, remedy);
         }
         if !device.located {
-            let text = "the location in /sys/devices is unknown, so paths are assumed by NUMA nodes".into();
+            let text =
+                "the location in /sys/devices is unknown, so the types of paths are assumed from NUMA nodes"
+                    .into();
             add(&device.name, text, Some("mount /sys in the container"));
         }
     }

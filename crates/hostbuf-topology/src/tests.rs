@@ -154,7 +154,7 @@ fn a_node_that_does_not_exist_is_unknown() {
     let without_nodes = MemoryTree::new().file("sys/devices/system/cpu/online", "0-3\n");
     let (node, assumed, said) = found(&gpu(without_nodes, "pci0000:00/0000:00:05.0", 1));
     assert_eq!((node, assumed), (Some(0), true));
-    assert!(said.contains("its NUMA node 1 does not exist, so node 0 is assumed, the only one"), "{said}");
+    assert!(said.contains("its NUMA node 1 does not exist, so the only node is assumed, node 0"), "{said}");
     // On a host with other nodes, NVML is asked.
     let driven = gpu_9().file("proc/driver/nvidia/gpus/0000:00:05.0/information", "");
     assert!(lacks_nodes_of_gpus(&TreeReader::new(&driven)));
