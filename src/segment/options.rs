@@ -5,7 +5,7 @@ use crate::segment::name;
 use crate::segment::section::{self, Section};
 use crate::segment::section_identity::PLACEMENT_MAX;
 use hostbuf_memory::placement::Placement;
-use hostbuf_memory::{Demand, Pages};
+use hostbuf_memory::{Demand, DemandPart, Pages};
 use hostbuf_protocol::environment::variable_byte;
 use hostbuf_protocol::limits::MAX_BUFFERS;
 
@@ -143,11 +143,17 @@ impl BufferOptions {
     #[must_use]
     pub fn demand(&self) -> Demand {
         let demand = Demand::new(self.requested(), self.pages).lazy(self.lazy);
-        let own = self.sections.iter().map(|section| section.numa.clone().or_else(|| self.numa.clone()));
-        let mut parts: Vec<_> = self.section_lengths().zip(own).collect();
-        let rest = demand.length().saturating_sub(parts.iter().map(|(length, _)| length).sum());
+        let buffer =
+            if self.name == DEFAULT_NAME { String::new() } else { format!("buffer \"{}\"", self.name) };
+        let part = |(length, section): (u64, &Section)| {
+            let of = if buffer.is_empty() { String::new() } else { format!(" of {buffer}") };
+            let placement = section.numa.clone().or_else(|| self.numa.clone());
+            DemandPart::new(length, placement).named(format!("section \"{}\"{of}", section.name))
+        };
+        let mut parts: Vec<_> = self.section_lengths().zip(&self.sections).map(part).collect();
+        let rest = demand.length().saturating_sub(parts.iter().map(|part| part.length).sum());
         if rest > 0 {
-            parts.push((rest, self.numa.clone()));
+            parts.push(DemandPart::new(rest, self.numa.clone()).named(buffer));
         }
         demand.parts(parts)
     }

@@ -163,6 +163,7 @@ pub fn creation_error(doing: String, source: std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demand_part::DemandPart;
     use crate::placement::NodeMemory;
     use hostbuf_os::NodeId;
 
@@ -194,7 +195,8 @@ mod tests {
         let error = plan(6, Demand::new(12 * MIB, Pages::Huge2M)).unwrap_err();
         assert!(error.contains("the reserved pools of pages of 2 MiB"), "{error}");
         // A part of one file is no different.
-        let part = Demand::new(100 * MIB, Pages::Small).parts(vec![(60 * MIB, "0".parse().ok())]);
+        let part =
+            Demand::new(100 * MIB, Pages::Small).parts(vec![DemandPart::new(60 * MIB, "0".parse().ok())]);
         assert!(plan_all(&[part], &[Pages::Small], Some(space.clone())).is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! The memory that one file needs.
 
+use crate::demand_part::DemandPart;
 use crate::error::{Error, Result};
 use crate::pages::Pages;
 use crate::placement::{FilePlan, NodeSpace, Placement, PlannedRange};
@@ -14,9 +15,9 @@ pub struct Demand {
     pub pages: Pages,
     /// True if the pages are allocated at the first touch.
     pub lazy: bool,
-    /// The lengths in bytes of the parts of the file, from its beginning on, each with its
-    /// placement. Behind them, and in a part without a placement, pages are on any node.
-    parts: Vec<(u64, Option<Placement>)>,
+    /// The parts of the file, from its beginning on. Behind them, and in a part without a
+    /// placement, pages are on any node.
+    parts: Vec<DemandPart>,
 }
 
 impl Demand {
@@ -37,13 +38,13 @@ impl Demand {
     #[must_use]
     pub fn placement(self, placement: Placement) -> Demand {
         let length = self.length();
-        self.parts(vec![(length, Some(placement))])
+        self.parts(vec![DemandPart::new(length, Some(placement))])
     }
 
-    /// Sets the placements of the parts of the file, from its beginning on: lengths in bytes, which
-    /// are multiples of [`part_unit`](Demand::part_unit).
+    /// Sets the parts of the file, from its beginning on. Their lengths are multiples of
+    /// [`part_unit`](Demand::part_unit).
     #[must_use]
-    pub fn parts(mut self, parts: Vec<(u64, Option<Placement>)>) -> Demand {
+    pub fn parts(mut self, parts: Vec<DemandPart>) -> Demand {
         self.parts = parts;
         self
     }
@@ -64,13 +65,13 @@ impl Demand {
     /// Returns whether a part of the file has a placement.
     #[must_use]
     pub fn is_placed(&self) -> bool {
-        self.parts.iter().any(|(_, placement)| placement.is_some())
+        self.parts.iter().any(|part| part.placement.is_some())
     }
 
     /// Returns whether the file and every part of it consist of whole pages of `page` bytes.
     #[must_use]
     pub fn has_whole(&self, page: u64) -> bool {
-        self.size.is_multiple_of(page) && self.parts.iter().all(|(length, _)| length.is_multiple_of(page))
+        self.size.is_multiple_of(page) && self.parts.iter().all(|part| part.length.is_multiple_of(page))
     }
 
     /// Plans the nodes of all pages of the file on `pages`, which are not [`Pages::Auto`], and
@@ -82,12 +83,12 @@ impl Demand {
     pub(crate) fn plan(&self, pages: Pages, space: &mut NodeSpace) -> Result<FilePlan> {
         let mut at = 0;
         let mut ranges = Vec::new();
-        for (length, placement) in &self.parts {
+        for DemandPart { length, placement, name } in &self.parts {
             if placement.is_some() && !length.is_multiple_of(pages.size()) {
                 let what = format!("a part of {length} bytes does not consist of whole pages {pages}");
                 return Err(Error::Invalid { what });
             }
-            let pattern = placement.as_ref().map(|placement| space.plan(placement, *length, pages));
+            let pattern = placement.as_ref().map(|placement| space.plan(name, placement, *length, pages));
             ranges.push(PlannedRange::new(at, *length, pattern.transpose()?));
             at += length;
         }
@@ -108,7 +109,7 @@ mod tests {
     fn parts_are_planned_one_after_another() {
         const MIB: u64 = 1 << 20;
         let nodes = [0, 1].map(|node| NodeMemory::new(NodeId(node), 16 * MIB)).to_vec();
-        let part = |mib: u64, placement: &str| (mib * MIB, placement.parse().ok());
+        let part = |mib: u64, placement: &str| DemandPart::new(mib * MIB, placement.parse().ok());
         let demand =
             Demand::new(11 * MIB, Pages::Transparent).parts(vec![part(4, "1"), part(2, ""), part(4, "0,1")]);
         assert_eq!((demand.length(), demand.part_unit()), (12 * MIB, 2 * MIB));

@@ -67,6 +67,13 @@ impl HostNodes {
         cores.filter(|cores| cores.count() > 0).unwrap_or(*allowed)
     }
 
+    /// Returns whether all memory is on one node, so that the free memory of the host is that of
+    /// the node. Some virtual machines get their memory when it is used, and count only for the
+    /// host what they will get. Memory of a GPU counts for the host, too.
+    fn has_one_memory(&self) -> bool {
+        self.nodes.len() == 1 && self.without_memory.is_empty()
+    }
+
     /// Returns the free memory of the nodes now.
     #[must_use]
     pub fn space(&self) -> NodeSpace {
@@ -74,10 +81,8 @@ impl HostNodes {
         let of_host = || memory::meminfo("MemAvailable");
         let memory = |&(node, _): &(NodeId, Cores)| {
             let of_node = || node_memory::available(node);
-            // The memory of the only node is that of the host. Some virtual machines get their
-            // memory when it is used, and count what they will get for the host only.
             let available =
-                if self.nodes.len() == 1 { of_host().or_else(of_node) } else { of_node().or_else(of_host) };
+                if self.has_one_memory() { of_host().or_else(of_node) } else { of_node().or_else(of_host) };
             NodeMemory {
                 huge_2m: node_memory::free_in_pool(node, 2 << 20),
                 huge_1g: node_memory::free_in_pool(node, 1 << 30),
@@ -109,6 +114,15 @@ mod tests {
         };
         assert_eq!(nodes(Some(vec![NodeId(1), NodeId(3)])), [0, 1, 3]);
         assert_eq!((nodes(Some(vec![NodeId(0)])), nodes(None)), (vec![0], vec![0]));
+    }
+
+    #[test]
+    fn memory_of_a_gpu_beside_that_of_the_host_is_another_memory() {
+        let one = HostNodes::new(vec![(NodeId(0), Cores::from_numbers([0]))]);
+        assert!(one.has_one_memory());
+        assert!(!HostNodes { without_memory: vec![NodeId(1)], ..one.clone() }.has_one_memory());
+        let two = one.nodes.iter().copied().chain([(NodeId(1), Cores::from_numbers([1]))]).collect();
+        assert!(!HostNodes::new(two).has_one_memory());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod host_nodes;
 mod interleave;
 mod node_list;
+mod node_shortage;
 mod node_space;
 pub(crate) mod plan;
 mod request;

@@ -4,6 +4,7 @@ use hostbuf_os::{Bytes, NodeId, process};
 
 use crate::error::{Error, NoSpace, Result};
 use crate::pages::Pages;
+use crate::placement::node_shortage::NodeShortage;
 use crate::placement::plan::NodePattern;
 use crate::placement::request::Placement;
 use crate::placement::{MAX_NODES, name_nodes};
@@ -57,13 +58,15 @@ pub struct NodeSpace {
     nodes: Vec<NodeMemory>,
     /// The nodes that have no memory of the host.
     without_memory: Vec<NodeId>,
+    /// The number of bytes of all plans.
+    planned: u64,
 }
 
 impl NodeSpace {
     /// Describes a host with these nodes.
     #[must_use]
     pub fn new(nodes: Vec<NodeMemory>) -> NodeSpace {
-        NodeSpace { nodes, without_memory: Vec::new() }
+        NodeSpace { nodes, without_memory: Vec::new(), planned: 0 }
     }
 
     /// Sets the nodes that exist but have no memory of the host, for messages.
@@ -74,15 +77,21 @@ impl NodeSpace {
     }
 
     /// Plans a range of `length` bytes on `pages`, which are not [`Pages::Auto`], and takes its
-    /// bytes out of the free memory.
+    /// bytes out of the free memory. `part` is the name of the range in messages, or empty.
     ///
     /// # Errors
     /// [`Error::Placement`] for a node that this host does not have, that has no memory, or that
     /// the cpuset of this process excludes; [`Error::NoSpace`] if a node has too little free
     /// memory. Nothing is taken then.
-    pub(crate) fn plan(&mut self, placement: &Placement, length: u64, pages: Pages) -> Result<NodePattern> {
+    pub(crate) fn plan(
+        &mut self,
+        part: &str,
+        placement: &Placement,
+        length: u64,
+        pages: Pages,
+    ) -> Result<NodePattern> {
         self.check(placement)?;
-        placement.nodes().iter().try_for_each(|&node| self.check_node(node))?;
+        placement.nodes().iter().try_for_each(|&node| self.check_node(part, node))?;
         let count = length.div_ceil(pages.size());
         let pattern = match placement {
             Placement::Node(node) => NodePattern::Blocks(vec![(*node, count)]),
@@ -90,15 +99,21 @@ impl NodeSpace {
             Placement::Interleave(interleave) => NodePattern::Turn(interleave.turn(&self.usable())),
         };
         let needs = pattern.counts(count);
-        for &(node, count) in &needs {
-            let (requested, available) = (count * pages.size(), self.free_on(node, pages));
-            if requested > available {
-                return Err(self.no_space(placement, node, requested, pages));
-            }
+        let is_short = |&(node, count): &(NodeId, u64)| count * pages.size() > self.free_on(node, pages);
+        if needs.iter().any(is_short) {
+            let of_placement: Vec<NodeId> = match placement {
+                Placement::Interleave(_) => needs.iter().map(|(node, _)| *node).collect(),
+                other => other.nodes().to_vec(),
+            };
+            let free = |node: NodeId| (node, self.free_on(node, pages) / pages.size());
+            let free = of_placement.into_iter().map(free).collect();
+            let shortage = NodeShortage { part, placement, pages, count, pattern: &pattern, free };
+            return Err(shortage.error(&self.each_free(pages)));
         }
         for (node, count) in needs {
             let memory = self.nodes.iter_mut().find(|n| n.node == node).expect("it has free memory");
             memory.take(pages, count * pages.size());
+            self.planned += count * pages.size();
         }
         Ok(pattern)
     }
@@ -131,7 +146,7 @@ impl NodeSpace {
             requested: placed.saturating_add(unplaced),
             available: placed.saturating_add(left),
             limit: format!(
-                "{memory} of the NUMA nodes for {} with a placement and {} without one (free: {})",
+                "{memory} of the NUMA nodes for {} with a placement and {} without one ({})",
                 Bytes(placed),
                 Bytes(unplaced),
                 before.each_free(pages)
@@ -182,7 +197,7 @@ impl NodeSpace {
         Err(Error::Placement { action: format!("use the placement \"{placement}\""), why })
     }
 
-    fn check_node(&self, node: NodeId) -> Result<()> {
+    fn check_node(&self, part: &str, node: NodeId) -> Result<()> {
         let host = process::host_name();
         let why = match self.nodes.iter().find(|n| n.node == node) {
             Some(found) if found.allowed => return Ok(()),
@@ -204,7 +219,8 @@ impl NodeSpace {
                 )
             }
         };
-        Err(Error::Placement { action: format!("place memory on node {node}"), why })
+        let part = if part.is_empty() { "memory" } else { part };
+        Err(Error::Placement { action: format!("place {part} on node {node}"), why })
     }
 
     /// Returns the nodes from which this process may take memory.
@@ -217,35 +233,16 @@ impl NodeSpace {
         self.nodes.iter().find(|n| n.node == node).map_or(0, |n| n.free(pages))
     }
 
-    /// Formats the free bytes of the nodes of this process: `node 0 2 GiB, node 1 1 GiB`.
+    /// Formats the free bytes of the nodes of this process: `free: node 0 2 GiB, node 1 1 GiB`.
     fn each_free(&self, pages: Pages) -> String {
         let allowed = self.nodes.iter().filter(|n| n.allowed);
         let each: Vec<String> =
             allowed.map(|n| format!("node {} {}", n.node, Bytes(n.free(pages)))).collect();
-        each.join(", ")
-    }
-
-    fn no_space(&self, placement: &Placement, node: NodeId, requested: u64, pages: Pages) -> Error {
-        let each = self.each_free(pages);
-        let available = self.free_on(node, pages);
-        let page = pages.size();
-        let (what, remedy) = match pages {
-            Pages::Huge2M | Pages::Huge1G => (
-                format!("node {node}'s reserved pool of pages of {}", Bytes(page)),
-                format!(
-                    "reserve more pages on this node (root: raise /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages by {}), \
-                     use another placement, or use --pages auto",
-                    page / 1024,
-                    (requested - available).div_ceil(page)
-                ),
-            ),
-            _ => (
-                format!("the free memory of node {node}"),
-                "request less, use another placement, or end other programs on this node".to_owned(),
-            ),
+        let beside = match self.planned {
+            0 => String::new(),
+            bytes => format!(" beside {} with other placements", Bytes(bytes)),
         };
-        let limit = format!("{what} for the placement {placement} (free: {each})");
-        Error::NoSpace(NoSpace { host: process::host_name(), requested, available, limit, remedy })
+        format!("free{beside}: {}", each.join(", "))
     }
 }
 
@@ -265,7 +262,7 @@ mod tests {
     }
 
     fn plan(space: &mut NodeSpace, placement: &str, mib: u64, pages: Pages) -> Result<Vec<(u32, u64)>> {
-        let pattern = space.plan(&placement.parse().unwrap(), mib * MIB, pages)?;
+        let pattern = space.plan("", &placement.parse().unwrap(), mib * MIB, pages)?;
         let counts = pattern.counts((mib * MIB).div_ceil(pages.size()));
         Ok(counts.into_iter().map(|(node, count)| (node.0, count * pages.size() / MIB)).collect())
     }
@@ -289,7 +286,7 @@ mod tests {
     #[test]
     fn placements_without_nodes_or_with_one_twice_are_refused() {
         let refuse =
-            |space: &mut NodeSpace, placement| space.plan(&placement, MIB, Pages::Small).unwrap_err();
+            |space: &mut NodeSpace, placement| space.plan("", &placement, MIB, Pages::Small).unwrap_err();
         let nodes = |list: &[u32]| Placement::Nodes(list.iter().copied().map(NodeId).collect());
         assert!(matches!(refuse(&mut space(), nodes(&[])), Error::Placement { .. }));
         assert!(matches!(refuse(&mut space(), nodes(&[0, 0])), Error::Invalid { .. }));
@@ -312,18 +309,33 @@ mod tests {
             "22 MiB requested, 20 MiB available",
             "the free memory of node 1",
             "node 0 100 MiB, node 1 20 MiB",
-            "request less",
+            "request at most 20 MiB",
         ] {
             assert!(full.contains(words), "{words}: {full}");
         }
         let pool = refuse("interleave", 8, Pages::Huge2M);
         for words in [
-            "4 MiB requested, 2 MiB available",
+            "8 MiB requested, 6 MiB available",
+            "request at most 6 MiB",
             "node 0 8 MiB, node 1 2 MiB",
             "nr_hugepages by 1)",
             "node1/hugepages",
         ] {
             assert!(pool.contains(words), "{words}: {pool}");
+        }
+        let both = refuse("0,1", 121, Pages::Small);
+        assert!(both.contains("121 MiB requested, 120 MiB available"), "{both}");
+        assert!(both.contains("the free memory of nodes 0 and 1 for"), "{both}");
+        let mut used = space();
+        plan(&mut used, "0", 90, Pages::Small).unwrap();
+        let error = used.plan("section \"b\"", &"interleave".parse().unwrap(), 40 * MIB, Pages::Small);
+        let error = error.unwrap_err().to_string();
+        for words in [
+            "40 MiB requested, 20 MiB available",
+            "of node 0 for section \"b\" with the placement interleave",
+            "(free beside 90 MiB with other placements: node 0 10 MiB, node 1 20 MiB)",
+        ] {
+            assert!(error.contains(words), "{words}: {error}");
         }
         let absent = refuse("0,7", 1, Pages::Small);
         assert!(
