@@ -148,8 +148,11 @@ impl Engine for OpenMpi {
         const PARAMETERS: [&str; 4] = ["binding_policy", "cpus_per_rank", "cpu_list", "cpu_set"];
         let binds = |word: &Cow<'_, str>| {
             let name = word.trim_start_matches('-').split('=').next().unwrap_or_default();
-            (word.starts_with('-') && OPTIONS.contains(&name))
-                || PARAMETERS.iter().any(|parameter| name.ends_with(parameter))
+            word.starts_with('-') && OPTIONS.contains(&name)
+        };
+        let sets = |pair: &[Cow<'_, str>]| {
+            ["mca", "prtemca", "pmixmca", "gmca"].contains(&pair[0].trim_start_matches('-'))
+                && PARAMETERS.iter().any(|parameter| pair[1].ends_with(parameter))
         };
         let maps = |name: &str| name.trim_start_matches('-') == "map-by" || name.ends_with("mapping_policy");
         let has_list = |policy: &str| {
@@ -157,6 +160,7 @@ impl Engine for OpenMpi {
             policy.split(':').any(|part| part.starts_with("pe=") || part.starts_with("pe-list="))
         };
         options.iter().any(binds)
+            || options.windows(2).any(sets)
             || options.windows(2).any(|pair| maps(&pair[0]) && has_list(&pair[1]))
             || options
                 .iter()

@@ -92,6 +92,8 @@ impl Engine for Slurm {
             ("--distribution", 1),
             ("-m", 1),
             ("--cpu-bind", 1),
+            ("--cpu_bind", 1),
+            ("--hint", 1),
             ("--cpus-per-task", 1),
             ("-c", 1),
             ("--mpi", 1),
@@ -109,7 +111,7 @@ impl Engine for Slurm {
         &["--cpu-bind=none"]
     }
 
-    /// Recognises `--cpu-bind`, and `--hint`, beside which srun refuses `--cpu-bind`.
+    /// Recognises `--cpu-bind`, and `--hint`, which excludes it.
     fn is_binding(&self, options: &[Cow<'_, str>]) -> bool {
         const OPTIONS: [&str; 3] = ["--cpu-bind", "--cpu_bind", "--hint"];
         options.iter().any(|word| OPTIONS.iter().any(|option| word.starts_with(option)))

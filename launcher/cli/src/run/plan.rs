@@ -275,7 +275,9 @@ mod tests {
             }
         }
         // Placing is not binding, and neither is a variable.
-        for other in [&["--map-by", "socket"][..], &["-x", "PE=2"], &["--report-bindings"]] {
+        for other in
+            [&["--map-by", "socket"][..], &["-x", "PE=2"], &["-x", "MY_cpu_set=1"], &["--report-bindings"]]
+        {
             let plan = plan_with("openmpi", "h0:2,h1:2", Some(2), &["./a"], other, true);
             assert!(text(&plan.ranks[0]).starts_with("mpirun --bind-to none"), "{other:?}");
         }
