@@ -215,7 +215,7 @@ impl fmt::Display for Error {
             }
             Error::Full { requested, left } => write!(
                 f,
-                "the arena is full: {} requested, {} left. Make the buffer larger (--size, or the size passed to allocate)",
+                "the arena is full: {} requested, {} left. Make the buffer larger (--size, or the size passed to allocate); the arena begins behind its sections",
                 Bytes(*requested),
                 Bytes(*left)
             ),

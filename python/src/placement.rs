@@ -50,7 +50,7 @@ pub fn sections(given: &Bound<'_, PyAny>) -> PyResult<Vec<Section>> {
         }
         let section = Section::new(own, bytes(&name, &parts.get_item(0)?)?);
         let numa = match parts.len() {
-            2 => placement(&name, &parts.get_item(1)?)?,
+            2 => placement(&format!("the NUMA nodes of {name}"), &parts.get_item(1)?)?,
             _ => None,
         };
         Ok(match numa {

@@ -116,7 +116,7 @@ class Refused(unittest.TestCase):
     def test_sections(self) -> None:
         self.refused(TypeError, "size: ")
         self.refused(hostbuf.InvalidError, "size 0", sections={})
-        self.refused(hostbuf.InvalidError, "need 8 KiB .* in whole pages, and its size is 4 KiB", 1, sections={"grid": 8000})
+        self.refused(hostbuf.InvalidError, "need 8 KiB .* in whole pages of 4 KiB, and its size is 4 KiB", 1, sections={"grid": 8000})
         self.refused(hostbuf.InvalidError, 'section "grid" has size 0', sections={"grid": 0})
         self.refused(hostbuf.InvalidError, r'sections\["grid"\] = -1 is out of range', sections={"grid": -1})
         self.refused(hostbuf.InvalidError, r'invalid sections\["grid"\] "2X": unknown unit X', sections={"grid": "2X"})

@@ -129,7 +129,9 @@ impl Segments {
                     .map_err(Error::from)
                     .and_then(|files| self.set_files(files))
                     .and_then(|()| self.populate_files(workers, progress));
-                populated.map_err(|_| Error::NoSpace(first))
+                populated.map_err(|second| {
+                    if matches!(second, Error::NoSpace(_)) { Error::NoSpace(first) } else { second }
+                })
             }
             populated => populated,
         }

@@ -210,9 +210,10 @@ impl BufferOptions {
         let (sections, size) = (self.section_lengths().sum(), self.pages.round_up(self.requested()));
         if sections > size {
             return Err(Error::invalid(format!(
-                "the sections of buffer \"{buffer}\" need {} in whole pages, and its size is {}: leave out the size of the \
-                 buffer, or raise it",
+                "the sections of buffer \"{buffer}\" need {} in whole pages of {}, and its size is {}: leave out the size of \
+                 the buffer, raise it, or use smaller pages (--pages 4k)",
                 section::bytes(sections),
+                Bytes(self.unit()),
                 section::bytes(size)
             )));
         }
@@ -228,8 +229,8 @@ impl BufferOptions {
         let placed = self.numa.is_some() || self.sections.iter().any(|section| section.numa.is_some());
         if self.lazy && placed {
             return Err(Error::invalid(format!(
-                "buffer \"{buffer}\" is lazy and has a placement: its pages are placed when they are allocated, before the \
-                 ranks run; leave out lazy or the placement"
+                "buffer \"{buffer}\" is lazy and has a placement: pages are placed when the buffer is allocated, and those of \
+                 a lazy buffer are not allocated then; leave out lazy or the placement"
             )));
         }
         Ok(())

@@ -50,8 +50,8 @@ pub fn add_sections(
         let Some(options) = buffers.iter_mut().find(|options| options.name == buffer) else {
             let names: Vec<&str> = buffers.iter().map(|options| options.name.as_str()).collect();
             return Err(Error::invalid(format!(
-                "section \"{}\" is for the buffer \"{buffer}\", which is not requested: write buffer={}, or request the \
-                 buffer",
+                "section \"{}\" is for the buffer \"{buffer}\", which is not requested: write buffer={}, or add \
+                 --buffer name={buffer},size=2G",
                 section.name,
                 names.join(" or buffer=")
             )));

@@ -84,7 +84,10 @@ impl HostBuffer {
                 names => format!("its sections are {names}"),
             };
             let buffer = self.name();
-            return Err(Error::invalid(format!("buffer \"{buffer}\" has no section \"{name}\": {its}")));
+            return Err(Error::invalid(format!(
+                "buffer \"{buffer}\" has no section \"{name}\": {its}; request it with the buffer (--section name={name},size=2G, or in \
+                 the options of allocate)"
+            )));
         };
         let start = self.as_ptr().as_ptr() as usize + section.offset as usize;
         Ok(Span::new(start, section.length as usize)?)
@@ -121,7 +124,7 @@ mod tests {
         let used = buffer.high_water().expect("it is intact");
         assert!((3 * 4096 + 800..4 * 4096).contains(&used), "{used}");
         let none = buffer.section("rays").expect_err("no section").to_string();
-        assert!(none.ends_with("its sections are \"grid\", \"halo\""), "{none}");
+        assert!(none.contains("its sections are \"grid\", \"halo\"; request it"), "{none}");
     }
 
     #[test]

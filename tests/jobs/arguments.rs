@@ -58,7 +58,7 @@ fn invalid_values_are_refused() {
         (&["--size", "1M", "--numa", "0,0"], &["node 0 occurs twice"]),
         (
             &["--size", "1M", "--numa", "interleave:0,1/3"],
-            &["expected 2 weights, one for each node, found 1"],
+            &["expected a weight for each of the nodes, 2 in all, found 1"],
         ),
         (&["--size", "1M", "--numa", "0", "--lazy"], &["is lazy and has a placement", "leave out lazy"]),
         (&["--numa", "0", "--buffer", "name=a,size=1M"], &["--numa", "require --size"]),

@@ -59,8 +59,8 @@ impl AnonymousSegment {
                 Err(Error::NoSpace(first)) if has_chosen_pools(demands, &[created.pages]) => {
                     drop(created);
                     let again = create_without_pools(demands, names, nodes.as_ref());
-                    created = again.map(one).map_err(|_| Error::NoSpace(first.clone()))?;
-                    populate(&created).map_err(|_| Error::NoSpace(first))
+                    created = again.map(one).map_err(|second| second.after(first.clone()))?;
+                    populate(&created).map_err(|second| second.after(first))
                 }
                 populated => populated,
             };

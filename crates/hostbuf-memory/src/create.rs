@@ -47,7 +47,7 @@ pub fn create_all(
     match create_on(demands, names, &pages, space.clone()) {
         Err(Error::NoSpace(first)) if has_chosen_pools(demands, &pages) => {
             create_on(demands, names, &resolve_without_pools(demands), space)
-                .map_err(|_| Error::NoSpace(first))
+                .map_err(|second| second.after(first))
         }
         created => created,
     }

@@ -115,6 +115,13 @@ impl From<hostbuf_os::Error> for Error {
 }
 
 impl Error {
+    /// Returns the error of two attempts: the first lacked huge pages, and this is the error of the
+    /// second. Another lack of memory says less than the first.
+    #[must_use]
+    pub fn after(self, first: NoSpace) -> Error {
+        if matches!(self, Error::NoSpace(_)) { Error::NoSpace(first) } else { self }
+    }
+
     /// Makes an error from the kernel's error and the description of the operation.
     pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
         let doing = doing.into();

@@ -66,7 +66,13 @@ impl BufferArguments {
             list.push(options);
         } else if self.buffer.is_empty() {
             return Err(Error::Invalid {
-                what: "no buffer is requested: add --size 2G or --buffer name=x,size=2G".into(),
+                what: match self.section.first() {
+                    Some(section) => format!(
+                        "section \"{}\" is for the buffer \"{}\", which is not requested: leave out buffer=, or add --buffer name={1},size=2G",
+                        section.section.name, section.buffer
+                    ),
+                    None => "no buffer is requested: add --size 2G, --section name=a,size=2G or --buffer name=x,size=2G".into(),
+                },
             });
         } else if settings {
             return Err(Error::Invalid {

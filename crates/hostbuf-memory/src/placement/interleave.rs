@@ -85,7 +85,7 @@ impl FromStr for Interleave {
         let weights = weights.split(',').map(weight).collect::<Result<Vec<u32>, String>>()?;
         if weights.len() != nodes.len() {
             return Err(format!(
-                "expected {} weights, one for each node, found {}",
+                "expected a weight for each of the nodes, {} in all, found {}",
                 nodes.len(),
                 weights.len()
             ));

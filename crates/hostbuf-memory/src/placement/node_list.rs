@@ -13,9 +13,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<NodeId>, String> {
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (Some(first), Some(last)) = (number(first), number(last)) else {
-            // The caller states the whole text.
-            let found = if part == text { String::new() } else { format!(", found \"{part}\"") };
-            return Err(format!("expected NUMA nodes such as 0 or 0,2-3{found}"));
+            return Err(not_nodes(text, part));
         };
         if first > last {
             return Err(format!("invalid range {part}: expected the lower node first"));
@@ -31,6 +29,26 @@ pub(super) fn parse(text: &str) -> Result<Vec<NodeId>, String> {
         }
     }
     Ok(nodes)
+}
+
+/// Returns the end of a message about `part` of `text`, which is no node and no range. The caller
+/// states the whole text.
+fn not_nodes(text: &str, part: &str) -> String {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if part.split('-').all(digits) {
+        return format!("a node has a number of at most {}", u32::MAX);
+    }
+    let found = if part == text { String::new() } else { format!(", found \"{part}\"") };
+    let hint = if part.contains(char::is_whitespace) {
+        " (without spaces)"
+    } else if part.contains('/') {
+        " (weights belong to interleave:0,1/3,1)"
+    } else if part.to_ascii_lowercase().starts_with("int") {
+        " (did you mean interleave?)"
+    } else {
+        ""
+    };
+    format!("expected NUMA nodes such as 0 or 0,2-3, or interleave{found}{hint}")
 }
 
 /// Parses a number of digits alone: `from_str` of the standard library also takes a sign.
