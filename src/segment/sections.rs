@@ -67,10 +67,18 @@ impl HostBuffer {
     /// ```
     /// use hostbuf::{BufferOptions, HostBuffer, Section, job::Solo};
     ///
-    /// let options = BufferOptions::new(0).section(Section::new("grid", 4096)).section(Section::new("halo", 100));
+    /// let options = BufferOptions::new(0)
+    ///     .section(Section::new("grid", 4096).numa("0".parse()?))
+    ///     .section(Section::new("halo", 100).numa("interleave".parse()?));
     /// let buffer = HostBuffer::allocate(&Solo, options)?;
     /// assert_eq!(buffer.section("halo")?.start(), buffer.section("grid")?.end());
-    /// # Ok::<(), hostbuf::Error>(())
+    ///
+    /// // The section is memory that all ranks of the host share, zeroed at first.
+    /// let cells = buffer.section("grid")?.start() as *mut f64;
+    /// // SAFETY: inside the section and aligned, and no other rank uses these bytes now.
+    /// let cells = unsafe { std::slice::from_raw_parts_mut(cells, 4096 / size_of::<f64>()) };
+    /// cells.fill(1.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

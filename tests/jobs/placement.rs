@@ -117,7 +117,7 @@ fn a_node_that_one_of_the_hosts_does_not_have_gives_one_line() {
         assert_eq!((outcome.status, outcome.stdout.as_str()), (82, ""), "{outcome:?}");
         let lines: Vec<&str> = outcome.stderr.lines().filter(|line| line.starts_with("hostbuf")).collect();
         assert_eq!(lines.len(), 1, "{outcome:?}");
-        let well = lines[0].contains("memory on node 0") && lines[0].contains("h1 has node 1");
+        let well = lines[0].contains("memory on node 0") && lines[0].contains("h1 has only node 1");
         assert!(well, "{}", lines[0]);
     }
 }
