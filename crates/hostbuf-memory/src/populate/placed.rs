@@ -41,6 +41,8 @@ struct NodeTally {
     refused_policy: AtomicI32,
     /// The errno of the query for the nodes of pages, if it was refused.
     refused_query: AtomicI32,
+    /// The errno of moving pages, if it was refused.
+    refused_move: AtomicI32,
     /// 1 if the node has no free memory for a page.
     full: AtomicI32,
     /// The first page on another node: 1 more than its offset in the file, 0 for none.
@@ -159,8 +161,12 @@ impl NodeTally {
     /// file. Returns the errno with which the worker ends.
     fn record(&self, misplaced: Misplaced, start: u64) -> i32 {
         match misplaced {
-            Misplaced::Refused(errno) => {
+            Misplaced::Query(errno) => {
                 self.refused_query.store(errno, Ordering::Relaxed);
+                errno
+            }
+            Misplaced::Move(errno) => {
+                self.refused_move.store(errno, Ordering::Relaxed);
                 errno
             }
             Misplaced::NodeFull => {
@@ -177,18 +183,21 @@ impl NodeTally {
 
     /// Returns the failure that a worker of the node has recorded.
     fn failure(&self) -> Option<PlacedFailure> {
-        let policy = self.refused_policy.load(Ordering::Relaxed);
-        let query = self.refused_query.load(Ordering::Relaxed);
-        let misplaced = self.misplaced.load(Ordering::Acquire);
-        match (policy, query, misplaced) {
-            (0, 0, 0) if self.full.load(Ordering::Relaxed) == 0 => None,
-            (0, 0, 0) => Some(PlacedFailure::NodeFull),
-            (0, 0, offset) => Some(PlacedFailure::Misplaced {
-                offset: offset - 1,
-                node: self.misplaced_on.load(Ordering::Relaxed),
-            }),
-            (0, errno, _) => Some(PlacedFailure::Query(errno)),
-            (errno, _, _) => Some(PlacedFailure::Policy(errno)),
+        let refused = [
+            (&self.refused_policy, PlacedFailure::Policy as fn(i32) -> PlacedFailure),
+            (&self.refused_query, PlacedFailure::Query),
+            (&self.refused_move, PlacedFailure::Move),
+        ];
+        for (errno, failure) in refused {
+            let errno = errno.load(Ordering::Relaxed);
+            if errno != 0 {
+                return Some(failure(errno));
+            }
+        }
+        let node = || self.misplaced_on.load(Ordering::Relaxed);
+        match self.misplaced.load(Ordering::Acquire) {
+            0 => (self.full.load(Ordering::Relaxed) != 0).then_some(PlacedFailure::NodeFull),
+            offset => Some(PlacedFailure::Misplaced { offset: offset - 1, node: node() }),
         }
     }
 }
@@ -276,7 +285,7 @@ impl NodeWork<'_> {
                 return Ok(());
             }
             let placed = match place_pages(view, from, length, step, self.node, self.is_pool()) {
-                Err(Misplaced::Refused(libc::ENOSYS | libc::EPERM)) if self.is_only_node => Ok(()),
+                Err(Misplaced::Query(libc::ENOSYS | libc::EPERM)) if self.is_only_node => Ok(()),
                 placed => placed,
             };
             placed.map_err(|misplaced| self.tally.record(misplaced, start))

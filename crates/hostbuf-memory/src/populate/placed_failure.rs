@@ -16,8 +16,10 @@ use crate::space;
 pub(super) enum PlacedFailure {
     /// The kernel has refused the policy of a worker.
     Policy(i32),
-    /// The kernel has refused to look up the nodes of pages, or to move pages.
+    /// The kernel has refused to look up the nodes of pages.
     Query(i32),
+    /// The kernel has refused to move pages.
+    Move(i32),
     /// The node has no free memory for a page.
     NodeFull,
     /// A page is on another node, and stays there.
@@ -76,7 +78,7 @@ impl NodeDemand {
         let source = |errno| io::Error::from_raw_os_error(errno);
         let refused = |why| Error::Placement { action: format!("place memory on node {node}"), why };
         match failure {
-            PlacedFailure::Policy(libc::EPERM) | PlacedFailure::Query(libc::EPERM) => refused(format!(
+            PlacedFailure::Policy(libc::EPERM) => refused(format!(
                 "a filter for system calls on {host} forbids placing memory, as in most containers: start the container with the \
                  capability SYS_NICE (docker run --cap-add SYS_NICE), or leave out the placement"
             )),
@@ -85,14 +87,39 @@ impl NodeDemand {
                  online and in the cpuset of this process",
                 source(errno)
             )),
+            PlacedFailure::Query(libc::EPERM) => refused(format!(
+                "a filter for system calls on {host} forbids looking up the nodes of pages (get_mempolicy, move_pages), as in most \
+                 containers: {}, or leave out the placement",
+                allow("get_mempolicy")
+            )),
             PlacedFailure::Query(errno) => refused(format!(
-                "the kernel on {host} refused to look up or to move the pages (move_pages: {}): leave out the placement",
+                "the kernel on {host} does not report the nodes of the pages (get_mempolicy: {}): leave out the placement",
+                source(errno)
+            )),
+            PlacedFailure::Move(libc::EPERM) => refused(format!(
+                "the kernel took a page from another node, and a filter for system calls on {host} forbids moving it (move_pages), \
+                 as in most containers: {}, or leave out the placement",
+                allow("move_pages")
+            )),
+            PlacedFailure::Move(errno @ libc::EACCES) => refused(format!(
+                "the kernel on {host} does not move pages to the node ({}), which the cpuset of this process no longer has: start \
+                 the job again with a node of the cpuset (`hostbuf topology` lists them)",
+                source(errno)
+            )),
+            PlacedFailure::Move(errno @ libc::ENODEV) => refused(format!(
+                "the kernel on {host} does not move pages to the node ({}), which is offline now: bring it online again, or use \
+                 another node",
+                source(errno)
+            )),
+            PlacedFailure::Move(errno) => refused(format!(
+                "the kernel on {host} took a page from another node and refused to move it (move_pages: {}): leave out the placement",
                 source(errno)
             )),
             PlacedFailure::NodeFull => self.node_full("the kernel found no free page there"),
             PlacedFailure::Misplaced { offset, node: found } => refused(format!(
-                "the kernel on {host} keeps the page at offset {offset} of the memory file on node {found}: start the job again if \
-                 the cpuset of this process has changed meanwhile, or leave out the placement"
+                "the kernel on {host} keeps the page at offset {offset} of the memory file on node {found}, since it uses the page \
+                 at the moment (compaction, swap) or the cpuset of this process has changed: start the job again, or leave out the \
+                 placement"
             )),
             PlacedFailure::Worker(WorkerFailure::Ended { signal, for_memory: true, .. }) => {
                 // In a cpuset with one node, its memory is all that there is.
@@ -170,6 +197,14 @@ impl NodeDemand {
     }
 }
 
+/// Returns the remedy for a container's filter that forbids a system call.
+fn allow(call: &str) -> String {
+    format!(
+        "start the container with a seccomp profile that allows {call}, or without one (docker run --security-opt \
+         seccomp=unconfined)"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,10 +260,27 @@ mod tests {
             ),
             (
                 Pages::Small,
+                PlacedFailure::Query(libc::EPERM),
+                ["allows get_mempolicy", "--security-opt seccomp=unconfined"],
+            ),
+            (
+                Pages::Small,
+                PlacedFailure::Move(libc::EPERM),
+                ["allows move_pages", "--security-opt seccomp=unconfined"],
+            ),
+            (Pages::Small, PlacedFailure::Move(libc::EACCES), ["the cpuset", "memory on node 3"]),
+            (Pages::Small, PlacedFailure::Move(libc::ENODEV), ["is offline now", "memory on node 3"]),
+            (Pages::Small, PlacedFailure::Move(libc::EIO), ["refused to move it", "leave out the placement"]),
+            (
+                Pages::Small,
                 PlacedFailure::NodeFull,
                 ["free memory of node 3 (the kernel found no", "try again"],
             ),
-            (Pages::Small, PlacedFailure::Misplaced { offset: 4096, node: 1 }, ["offset 4096", "on node 1"]),
+            (
+                Pages::Small,
+                PlacedFailure::Misplaced { offset: 4096, node: 1 },
+                ["offset 4096 of the memory file on node 1", "compaction, swap"],
+            ),
             (
                 Pages::Transparent,
                 WorkerFailure::Errno(libc::EINVAL).into(),
