@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "touches pages by their address")]
 
 use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use hostbuf_os::mempolicy::{NodeMask, bind_range};
 
@@ -53,13 +54,17 @@ impl FileView {
         bind_range(self.0.start(), self.0.len() as usize, nodes)
     }
 
-    /// Reads a byte at `at`, whose page is allocated, so that it is in the page table of this
-    /// process. Returns its address.
+    /// Makes the page at `at` a part of the page table of this process, and no other page. Returns
+    /// its address. The page is allocated.
     pub(super) fn touch(&self, at: u64) -> usize {
         assert!(at < self.0.len());
         let address = self.0.start() + at as usize;
+        // A read would also map up to 15 pages beside it (fault-around), maybe of other workers,
+        // and the kernel does not move a page that several processes have mapped. The compiler
+        // replaces a `fetch_or(0)` by a read or by nothing.
         // SAFETY: inside the mapping. The page exists, and the file cannot shrink.
-        unsafe { (address as *const u8).read_volatile() };
+        let byte = unsafe { AtomicU8::from_ptr(address as *mut u8) };
+        let _ = byte.compare_exchange(0, std::hint::black_box(0), Ordering::Relaxed, Ordering::Relaxed);
         address
     }
 }
@@ -67,5 +72,41 @@ impl FileView {
 impl AsRef<FileView> for FileView {
     fn as_ref(&self) -> &FileView {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memfd::{self, Backing};
+    use hostbuf_os::memory;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_touch_maps_one_page_and_changes_nothing() {
+        const PAGES: u64 = 64;
+        let page = memory::page_size();
+        let fd = memfd::create("hostbuf-test", PAGES * page, Backing::Shmem).unwrap();
+        let view = || FileView::map(fd.as_raw_fd(), 0, PAGES * page, Pages::Small).unwrap();
+        let other = view();
+        for number in 0..PAGES {
+            other.touch(number * page);
+        }
+        let file = std::fs::File::from(fd.try_clone().unwrap());
+        file.write_all_at(&[7], 20 * page + 1).unwrap();
+        let view = view();
+        let address = view.touch(20 * page);
+        let mut entries = [0; 8 * PAGES as usize];
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        pagemap.read_exact_at(&mut entries, view.0.start() as u64 / page * 8).unwrap();
+        let is_present = |entry: &[u8]| u64::from_ne_bytes(entry.try_into().unwrap()) >> 63 == 1;
+        let mapped: Vec<usize> =
+            entries.chunks(8).enumerate().filter(|(_, entry)| is_present(entry)).map(|(i, _)| i).collect();
+        assert_eq!(mapped, [20]);
+        assert_eq!(address, view.0.start() + 20 * page as usize);
+        let mut bytes = [1; 2];
+        file.read_exact_at(&mut bytes, 20 * page).unwrap();
+        assert_eq!(bytes, [0, 7]);
     }
 }
