@@ -14,7 +14,7 @@ use hostbuf_os::mempolicy::{move_to_nodes, page_node, page_nodes};
 use crate::populate::view::FileView;
 
 /// The number of pages of one system call.
-const BATCH: usize = 256;
+const BATCH: usize = 512;
 /// The number of attempts to move a page that the kernel uses at the moment.
 const ATTEMPTS: usize = 10;
 /// The node of a page that the kernel has not reported.
@@ -33,75 +33,73 @@ pub(super) enum Misplaced {
     Elsewhere { offset: u64, node: i32 },
 }
 
-/// Looks up the pages of a part of `view`, one every `step` bytes, and moves those to `node` that
-/// are not there. Pages of a pool are not moved, since the kernel would allocate others for them.
+/// Looks up the pages at the offsets `pages` of `view`, which are allocated, and moves those to
+/// `node` that are not there. Returns whether it has moved any. Pages of a pool are not moved,
+/// since the kernel would allocate others for them.
 pub(super) fn place_pages(
     view: &FileView,
-    from: u64,
-    length: u64,
-    step: u64,
+    mut pages: impl Iterator<Item = u64>,
     node: NodeId,
     pool: bool,
-) -> Result<(), Misplaced> {
-    for batch in (from..from + length).step_by(BATCH * step as usize) {
-        let mut attempts = 0;
-        loop {
-            let (mut addresses, mut count, mut first) = ([0; BATCH], 0, None);
-            elsewhere(
-                view,
-                batch,
-                (from + length).min(batch + BATCH as u64 * step),
-                step,
-                node,
-                |at, found| {
-                    addresses[count] = view.touch(at);
-                    count += 1;
-                    first = first.or(Some((at, found)));
-                },
-            )?;
-            let Some((offset, found)) = first else { break };
-            if pool || attempts == ATTEMPTS {
-                return Err(Misplaced::Elsewhere { offset, node: found });
-            }
-            attempts += 1;
-            let (to, mut state) = ([node.0 as i32; BATCH], [0; BATCH]);
-            match move_to_nodes(&addresses[..count], &to[..count], &mut state[..count]) {
-                Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(Misplaced::NodeFull),
-                Err(error) => return Err(Misplaced::Move(os_errno(&error))),
-            }
+) -> Result<bool, Misplaced> {
+    let mut has_moved = false;
+    loop {
+        let (mut offsets, mut count) = ([0; BATCH], 0);
+        for offset in pages.by_ref().take(BATCH) {
+            offsets[count] = offset;
+            count += 1;
         }
+        if count == 0 {
+            return Ok(has_moved);
+        }
+        has_moved |= place_batch(view, &offsets[..count], node, pool)?;
     }
-    Ok(())
 }
 
-/// Passes each page in `from..to` that is not on `node` to `found`, with the node on which it is.
-fn elsewhere(
-    view: &FileView,
-    from: u64,
-    to: u64,
-    step: u64,
-    node: NodeId,
-    mut found: impl FnMut(u64, i32),
-) -> Result<(), Misplaced> {
-    let (mut addresses, mut nodes, mut count) = ([0; BATCH], [0; BATCH], 0);
-    for at in (from..to).step_by(step as usize) {
-        // The kernel looks pages up in the page table, from which collapsing removes them.
-        addresses[count] = view.touch(at);
-        count += 1;
+/// Places at most [`BATCH`] pages. Returns whether it has moved any.
+fn place_batch(view: &FileView, offsets: &[u64], node: NodeId, pool: bool) -> Result<bool, Misplaced> {
+    let node = node.0 as i32;
+    let mut attempts = 0;
+    loop {
+        let (mut addresses, mut nodes) = ([0; BATCH], [0; BATCH]);
+        let (addresses, nodes) = (&mut addresses[..offsets.len()], &mut nodes[..offsets.len()]);
+        for (address, &offset) in addresses.iter_mut().zip(offsets) {
+            // The kernel looks pages up in the page table, from which collapsing removes them.
+            *address = view.touch(offset);
+        }
+        look_up(addresses, nodes)?;
+        let Some(first) = nodes.iter().position(|&on| on != node) else { return Ok(attempts > 0) };
+        if pool || attempts == ATTEMPTS {
+            return Err(Misplaced::Elsewhere { offset: offsets[first], node: nodes[first] });
+        }
+        attempts += 1;
+        let mut count = 0;
+        for i in first..addresses.len() {
+            if nodes[i] != node {
+                addresses[count] = addresses[i];
+                count += 1;
+            }
+        }
+        match move_to_nodes(&addresses[..count], &[node; BATCH][..count], &mut nodes[..count]) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(Misplaced::NodeFull),
+            Err(error) => return Err(Misplaced::Move(os_errno(&error))),
+        }
     }
-    let query = |error: io::Error| Misplaced::Query(os_errno(&error));
-    match page_nodes(&addresses[..count], &mut nodes[..count]).map_err(|error| os_errno(&error)) {
+}
+
+/// Looks up the nodes of the pages at `addresses`.
+fn look_up(addresses: &[usize], nodes: &mut [i32]) -> Result<(), Misplaced> {
+    match page_nodes(addresses, nodes).map_err(|error| os_errno(&error)) {
         Ok(()) => {}
         // The filters of Docker and Podman forbid move_pages whatever the capabilities are.
-        Err(libc::EPERM | libc::ENOSYS) => nodes[..count].fill(UNKNOWN),
+        Err(libc::EPERM | libc::ENOSYS) => nodes.fill(UNKNOWN),
         Err(errno) => return Err(Misplaced::Query(errno)),
     }
-    for (i, &on) in nodes[..count].iter().enumerate() {
+    for (node, &address) in nodes.iter_mut().zip(addresses) {
         // Some kernels do not report large huge pages in a list.
-        let on = if on < 0 { page_node(addresses[i]).map_err(query)? } else { on };
-        if on != node.0 as i32 {
-            found(from + i as u64 * step, on);
+        if *node < 0 {
+            *node = page_node(address).map_err(|error| Misplaced::Query(os_errno(&error)))?;
         }
     }
     Ok(())
@@ -126,20 +124,21 @@ mod tests {
         let page = memory::page_size();
         let fd = memfd::create("hostbuf-test", 3 * page, Backing::Shmem).unwrap();
         let view = FileView::map(fd.as_raw_fd(), 0, 3 * page, Pages::Small).unwrap();
+        let pages = || (0..3).map(|number| number * page);
         let node = page_node(view.touch(0)).map_err(|error| os_errno(&error));
         let on = match node {
             Ok(node) => NodeId(node as u32),
             // Containers may forbid this call too, and a kernel without NUMA does not have it.
             Err(errno @ (libc::EPERM | libc::ENOSYS)) => {
-                let placed = place_pages(&view, 0, 3 * page, page, NodeId(0), false);
-                return assert!(placed == Ok(()) || placed == Err(Misplaced::Query(errno)), "{placed:?}");
+                let placed = place_pages(&view, pages(), NodeId(0), false);
+                return assert!(placed == Ok(false) || placed == Err(Misplaced::Query(errno)), "{placed:?}");
             }
             Err(errno) => panic!("errno {errno}"),
         };
         for errno in [libc::EPERM, libc::ENOSYS] {
             let moves = [Refusal { call: libc::SYS_move_pages, only_for: None, errno }];
-            let place = |node| refusing(&moves, || place_pages(&view, 0, page, page, node, false));
-            assert_eq!(place(on), Ok(()));
+            let place = |node| refusing(&moves, || place_pages(&view, pages(), node, false));
+            assert_eq!(place(on), Ok(false));
             assert_eq!(place(NodeId(on.0 + 1)), Err(Misplaced::Move(errno)));
         }
     }

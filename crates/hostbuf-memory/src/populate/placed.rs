@@ -86,6 +86,7 @@ pub(super) fn run(
             tally: &nodes[*index],
             mask: masks[*index],
             is_only_node,
+            has_policy: false,
             gauge: gauge.as_ref(),
             bytes: &bytes[*index * plan.ranges().len()..][..plan.ranges().len()],
         };
@@ -211,6 +212,8 @@ struct NodeWork<'a> {
     /// True if the kernel cannot take the pages from another node, so that a filter for system
     /// calls does no harm.
     is_only_node: bool,
+    /// True if the worker has a policy, so that its pages have to be verified.
+    has_policy: bool,
     /// The free memory of the node, if it has to be measured before each step: the OOM killer is
     /// called if it is the only node, and ends more than this process.
     gauge: Option<&'a NodeGauge>,
@@ -220,10 +223,10 @@ struct NodeWork<'a> {
 }
 
 impl NodeWork<'_> {
-    fn run(&self) -> std::result::Result<(), i32> {
+    fn run(mut self) -> std::result::Result<(), i32> {
         let tally = &self.tally.tally;
         // A kernel without NUMA has one node and takes all pages from it.
-        let numa = match self.policy() {
+        self.has_policy = match self.policy() {
             Ok(()) => true,
             Err(libc::ENOSYS) if self.node == NodeId(0) => false,
             Err(libc::ENOSYS | libc::EPERM) if self.is_only_node => false,
@@ -235,13 +238,11 @@ impl NodeWork<'_> {
                 continue;
             }
             let view = FileView::map(self.task.fd, at, length, self.task.pages).map_err(|e| tally.fail(e))?;
-            if numa && self.is_pool() {
+            if self.has_policy && self.is_pool() {
                 let bound = view.bind(&self.mask).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO));
                 bound.map_err(|errno| self.refuse_policy(errno))?;
             }
-            for part in self.plan.parts(self.node, at, at + length) {
-                self.allocate(&view, at, part, numa).map_err(|errno| tally.fail(errno))?;
-            }
+            self.allocate_window(&view, at, length).map_err(|errno| tally.fail(errno))?;
         }
         Ok(())
     }
@@ -271,43 +272,84 @@ impl NodeWork<'_> {
         }
     }
 
-    /// Allocates the pages of `part`, in a view of the file from `start` on, and verifies them.
-    fn allocate(
+    /// Allocates the pages of the node in a window of the file, which `view` maps from `start` on,
+    /// and verifies them.
+    fn allocate_window(&self, view: &FileView, start: u64, length: u64) -> std::result::Result<(), i32> {
+        let end = start + length;
+        if self.task.pages == Pages::Small {
+            // Small pages that are on other nodes at first take their memory from the pages of
+            // these nodes, so there should be few at a time.
+            for from in (start..end).step_by(EXTENT as usize) {
+                self.allocate_small(view, start, from, end.min(from + EXTENT))?;
+            }
+            return Ok(());
+        }
+        self.plan.parts(self.node, start, end).try_for_each(|part| self.allocate_huge(view, start, part))
+    }
+
+    /// Allocates the small pages of the node in `from..to` of the file, and verifies them together:
+    /// each call that moves pages drains the page lists of every core.
+    fn allocate_small(
         &self,
         view: &FileView,
         start: u64,
-        part: PlanPart,
-        numa: bool,
+        from: u64,
+        to: u64,
     ) -> std::result::Result<(), i32> {
-        let place = |from, length, step| {
-            self.measure()?;
-            if !numa {
-                return Ok(());
-            }
-            let placed = match place_pages(view, from, length, step, self.node, self.is_pool()) {
-                Err(Misplaced::Query(libc::ENOSYS | libc::EPERM)) if self.is_only_node => Ok(()),
-                placed => placed,
-            };
-            placed.map_err(|misplaced| self.tally.record(misplaced, start))
+        let parts = || self.plan.parts(self.node, from, to);
+        if parts().next().is_none() {
+            return Ok(());
+        }
+        self.measure()?;
+        for part in parts() {
+            self.task.take(view, part.offset - start, part.offset, part.length, None)?;
+        }
+        let page = memory::page_size() as usize;
+        let offsets = |part: PlanPart| (part.offset - start..part.offset - start + part.length).step_by(page);
+        self.place(view, start, parts().flat_map(offsets))?;
+        for part in parts() {
+            self.tally.tally.add(part.length, 0);
+            self.bytes[part.range].0.fetch_add(part.length, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Allocates the huge pages of `part`, and verifies them.
+    fn allocate_huge(&self, view: &FileView, start: u64, part: PlanPart) -> std::result::Result<(), i32> {
+        let small = memory::page_size();
+        let place = |from: u64, length: u64, step: u64| {
+            self.place(view, start, (from..from + length).step_by(step as usize))
         };
-        // Small pages that are on other nodes at first take their memory from the pages of these
-        // nodes, so there should be few at a time. Collapsing is fast for many at a time.
-        let step = match self.task.pages {
-            Pages::Transparent => part.length,
-            pages => pages.size().max(EXTENT),
-        };
+        let place_small = |from, length, step| place(from, length, step).map(drop);
+        // Collapsing is fast for many pages at a time.
+        let step = if self.is_pool() { self.task.pages.size() } else { part.length };
         for offset in (part.offset..part.offset + part.length).step_by(step as usize) {
             let (from, length) = (offset - start, step.min(part.offset + part.length - offset));
             self.measure()?;
-            let huge = self.task.take(view, from, offset, length, &place)?;
-            let page = match self.task.pages {
-                Pages::Transparent if huge < length => memory::page_size(),
-                pages => pages.size(),
-            };
+            let huge = self.task.take(view, from, offset, length, Some(&place_small))?;
+            let page = if huge < length { small } else { self.task.pages.size() };
             place(from, length, page)?;
             self.tally.tally.add(length, huge);
         }
         self.bytes[part.range].0.fetch_add(part.length, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Moves the pages at `offsets` of the view to the node, if they are elsewhere. Returns whether
+    /// it has moved any.
+    fn place(
+        &self,
+        view: &FileView,
+        start: u64,
+        offsets: impl Iterator<Item = u64>,
+    ) -> std::result::Result<bool, i32> {
+        self.measure()?;
+        if !self.has_policy {
+            return Ok(false);
+        }
+        match place_pages(view, offsets, self.node, self.is_pool()) {
+            Err(Misplaced::Query(libc::ENOSYS | libc::EPERM)) if self.is_only_node => Ok(false),
+            placed => placed.map_err(|misplaced| self.tally.record(misplaced, start)),
+        }
     }
 }

@@ -105,8 +105,9 @@ impl Task {
             let at = self.start + at;
             let taken = match method {
                 PopulateMethod::Write if self.pages == Pages::Small => self.write(at, length).map(|()| 0),
-                _ => view(at, length)
-                    .and_then(|(view, from)| self.take(view.as_ref(), from, at, length, &|_, _, _| Ok(()))),
+                _ => {
+                    view(at, length).and_then(|(view, from)| self.take(view.as_ref(), from, at, length, None))
+                }
             };
             let huge = taken.map_err(|errno| tally.fail(errno))?;
             tally.add(length, huge);
@@ -116,16 +117,15 @@ impl Task {
     }
 
     /// Allocates the pages of a part at `from` in `view`, which is at `at` in the file. Returns the
-    /// number of bytes on huge pages. `place` is called with a range of the view whose small pages
-    /// have to be in their place before the next are allocated, and with the distance of these
-    /// pages.
+    /// number of bytes on huge pages. `place` moves small pages to their node before the next are
+    /// allocated.
     pub(super) fn take(
         &self,
         view: &FileView,
         from: u64,
         at: u64,
         length: u64,
-        place: &dyn Fn(u64, u64, u64) -> Result<(), i32>,
+        place: Option<&PlaceSmall<'_>>,
     ) -> Result<u64, i32> {
         match self.pages {
             Pages::Small => self.fault(view, from, at, length).map(|()| 0),
@@ -179,14 +179,15 @@ impl Task {
         view: &FileView,
         from: u64,
         length: u64,
-        place: &dyn Fn(u64, u64, u64) -> Result<(), i32>,
+        place: Option<&PlaceSmall<'_>>,
     ) -> Result<u64, i32> {
         let whole = length / EXTENT * EXTENT;
-        let extents = || (from..from + whole).step_by(EXTENT as usize);
-        for at in extents() {
+        for at in extents(from, whole) {
             view.advise(at, memory::page_size(), libc::MADV_POPULATE_WRITE)?;
         }
-        place(from, whole, EXTENT)?;
+        if let Some(place) = place {
+            place(from, whole, EXTENT)?;
+        }
         if whole < length {
             view.advise(from + whole, length - whole, libc::MADV_POPULATE_WRITE)?;
         }
@@ -196,8 +197,20 @@ impl Task {
             return Ok(whole);
         }
         // Some extents cannot be collapsed. Each is tried separately to find these.
+        self.collapse_each(view, from, whole, place)
+    }
+
+    /// Makes a huge page of each extent of a part, or allocates the small pages of an extent that
+    /// cannot be one. Returns the number of bytes on huge pages.
+    pub(super) fn collapse_each(
+        &self,
+        view: &FileView,
+        from: u64,
+        length: u64,
+        place: Option<&PlaceSmall<'_>>,
+    ) -> Result<u64, i32> {
         let mut huge = 0;
-        for at in extents() {
+        for at in extents(from, length) {
             let mut tries = 0;
             let collapsed = loop {
                 tries += 1;
@@ -213,12 +226,23 @@ impl Task {
                 huge += EXTENT;
             } else {
                 view.advise(at, EXTENT, libc::MADV_POPULATE_WRITE)?;
-                place(at, EXTENT, memory::page_size())?;
+                if let Some(place) = place {
+                    place(at, EXTENT, memory::page_size())?;
+                }
             }
         }
         Ok(huge)
     }
 }
+
+/// Returns the beginnings of the whole extents of a part.
+fn extents(from: u64, length: u64) -> impl Iterator<Item = u64> {
+    (from..from + length / EXTENT * EXTENT).step_by(EXTENT as usize)
+}
+
+/// The function that moves the small pages of a part to their node: the first page of each step.
+/// Its arguments are the beginning of the part in the view, its length, and the step.
+pub(super) type PlaceSmall<'a> = dyn Fn(u64, u64, u64) -> Result<(), i32> + 'a;
 
 const MADV_COLLAPSE: i32 = 25;
 
