@@ -326,9 +326,14 @@ impl NodeWork<'_> {
         for offset in (part.offset..part.offset + part.length).step_by(step as usize) {
             let (from, length) = (offset - start, step.min(part.offset + part.length - offset));
             self.measure()?;
-            let huge = self.task.take(view, from, offset, length, Some(&place_small))?;
+            let mut huge = self.task.take(view, from, offset, length, Some(&place_small))?;
             let page = if huge < length { small } else { self.task.pages.size() };
-            place(from, length, page)?;
+            if place(from, length, page)? && page > small {
+                // The kernel may have split a huge page and moved only a part of it.
+                place(from, length, small)?;
+                huge = self.task.collapse_each(view, from, length, Some(&place_small))?;
+                place(from, length, small)?;
+            }
             self.tally.tally.add(length, huge);
         }
         self.bytes[part.range].0.fetch_add(part.length, Ordering::Relaxed);

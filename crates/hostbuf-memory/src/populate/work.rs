@@ -182,6 +182,11 @@ impl Task {
         place: Option<&PlaceSmall<'_>>,
     ) -> Result<u64, i32> {
         let whole = length / EXTENT * EXTENT;
+        if place.is_some() {
+            // With some values of `shmem_enabled` the first touch allocates a huge page, maybe on
+            // another node.
+            let _ = view.advise(from, length, libc::MADV_NOHUGEPAGE);
+        }
         for at in extents(from, whole) {
             view.advise(at, memory::page_size(), libc::MADV_POPULATE_WRITE)?;
         }
@@ -190,6 +195,9 @@ impl Task {
         }
         if whole < length {
             view.advise(from + whole, length - whole, libc::MADV_POPULATE_WRITE)?;
+        }
+        if place.is_some() {
+            let _ = view.advise(from, length, libc::MADV_HUGEPAGE);
         }
         // One call covers all extents, since each call drains the page lists of every core and
         // waits for this.
