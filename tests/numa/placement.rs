@@ -5,10 +5,11 @@ use hostbuf_tests::{CommandOutput, hostbuf};
 
 use crate::machine::{GuestCheck, all_ok, command_line};
 
-const CHECKS: [&str; 9] = [
+const CHECKS: [&str; 10] = [
     "small-pages",
     "small-pages-of-huge-files",
     "transparent-pages",
+    "transparent-pages-of-huge-files",
     "pool-pages",
     "sections",
     "automatic-pages",

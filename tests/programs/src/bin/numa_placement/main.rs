@@ -21,8 +21,9 @@ use hostbuf_programs::checks::{Outcome, report};
 fn main() {
     let checks = [
         ("small-pages", (|| matrix::on(hostbuf::Pages::Small)) as fn() -> Outcome),
-        ("small-pages-of-huge-files", matrix::small_pages_of_huge_files),
+        ("small-pages-of-huge-files", || matrix::of_huge_files(hostbuf::Pages::Small)),
         ("transparent-pages", || matrix::on(hostbuf::Pages::Transparent)),
+        ("transparent-pages-of-huge-files", || matrix::of_huge_files(hostbuf::Pages::Transparent)),
         ("pool-pages", || matrix::on(hostbuf::Pages::Huge2M)),
         ("sections", matrix::sections),
         ("automatic-pages", matrix::automatic),

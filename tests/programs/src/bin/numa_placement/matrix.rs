@@ -51,12 +51,12 @@ pub fn on(pages: Pages) -> Outcome {
     Ok(seen.join("; "))
 }
 
-/// Checks small pages while the kernel gives huge pages to all memory files.
-pub fn small_pages_of_huge_files() -> Outcome {
+/// Checks pages of this kind while the kernel gives huge pages to all memory files.
+pub fn of_huge_files(pages: Pages) -> Outcome {
     const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
     let write = |value| std::fs::write(SETTING, value).map_err(|error| format!("{SETTING}: {error}"));
     write("always")?;
-    let outcome = on(Pages::Small);
+    let outcome = on(pages);
     write("never")?;
     outcome
 }
