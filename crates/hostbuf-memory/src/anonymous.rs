@@ -75,6 +75,11 @@ impl AnonymousSegment {
         })?;
         // If the kernel rejects the advice, core files are only larger.
         let _ = mapping.advise(0, length, libc::MADV_DONTDUMP);
+        if pages == Pages::Small {
+            // With `shmem_enabled` set to `always`, khugepaged would make huge pages of small ones,
+            // each on the node that has most of them. A kernel that rejects it has no huge pages.
+            let _ = mapping.advise(0, length, libc::MADV_NOHUGEPAGE);
+        }
         Ok(AnonymousSegment { mapping, file, length, pages, on_nodes })
     }
 
@@ -166,6 +171,20 @@ mod tests {
         let lazy = Demand::new(4096, Pages::Small).placement("0".parse().unwrap()).lazy(true);
         let refused = AnonymousSegment::new("hostbuf-test", lazy, Workers::of_this_process());
         assert!(matches!(refused, Err(Error::Invalid { .. })));
+    }
+
+    /// khugepaged would undo the placement of small pages.
+    #[test]
+    fn small_pages_stay_small() {
+        for (pages, is_advised) in [(Pages::Small, true), (Pages::Transparent, false)] {
+            let demand = Demand::new(4 << 20, pages);
+            let segment = AnonymousSegment::new("hostbuf-test", demand, Workers::of_this_process()).unwrap();
+            let start = format!("{:x}-", segment.start());
+            let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let mut lines = text.lines().skip_while(|line| !line.starts_with(&start));
+            let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+            assert_eq!(flags.split_whitespace().any(|flag| flag == "nh"), is_advised, "{pages}: {flags}");
+        }
     }
 
     #[test]
