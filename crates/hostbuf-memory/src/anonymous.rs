@@ -123,6 +123,7 @@ mod tests {
     #![allow(unsafe_code, reason = "the tests read and write the segment by its address")]
 
     use super::*;
+    use hostbuf_os::mempolicy::is_only_node;
 
     #[test]
     fn a_segment_is_zeroed_writable_and_unmapped_at_the_end() {
@@ -150,18 +151,22 @@ mod tests {
 
     #[test]
     fn a_segment_is_placed_on_its_node() {
-        // Containers may forbid to place memory, and the error says so.
         let placed = |size, pages, placement: &str| {
             let demand = Demand::new(size, pages).placement(placement.parse().unwrap());
             AnonymousSegment::new("hostbuf-test", demand, Workers::of_this_process())
         };
+        let forbidden = |why: &str| why.contains("SYS_NICE") || why.contains("seccomp=unconfined");
         for (size, pages, placement) in [
             (5 << 20, Pages::Small, "0"),
             (6 << 20, Pages::Transparent, "0"),
             (7 << 20, Pages::Auto, "interleave:0"),
         ] {
             let segment = match placed(size, pages, placement) {
-                Err(Error::Placement { why, .. }) if why.contains("SYS_NICE") => return,
+                // Containers may forbid to place memory, except on the only node.
+                Err(Error::Placement { why, .. }) if !is_only_node(NodeId(0)) && forbidden(&why) => {
+                    eprintln!("skipped: {why}");
+                    return;
+                }
                 segment => segment.unwrap(),
             };
             assert_eq!(segment.on_nodes(), [(NodeId(0), segment.len() as u64)], "{pages}");
