@@ -31,8 +31,13 @@ impl ExecJob {
 
     /// Returns the command that starts rank `rank` of `size` ranks with a buffer of `bytes`.
     fn rank(&self, rank: usize, size: usize, bytes: &str, program: &[&str]) -> Command {
+        self.rank_with(rank, size, &["--size", bytes], program)
+    }
+
+    /// Returns the command that starts rank `rank` of `size` ranks with these options.
+    fn rank_with(&self, rank: usize, size: usize, options: &[&str], program: &[&str]) -> Command {
         let mut command = Command::new(hostbuf());
-        command.args(["exec", "--size", bytes, "--"]).args(program);
+        command.arg("exec").args(options).arg("--").args(program);
         let place = [("HOSTBUF_RANK", rank), ("HOSTBUF_RANKS", size), ("HOSTBUF_LOCAL_RANK", rank)];
         command.envs(place.map(|(name, value)| (name, value.to_string())));
         command.env("HOSTBUF_LOCAL_SIZE", size.to_string()).env("PMIX_NAMESPACE", &self.namespace);
@@ -99,6 +104,29 @@ fn a_rank_that_connects_after_the_failure_prints_it() {
     let second = CommandOutput::of(&mut job.rank(1, 2, "50T", &["true"]));
     assert_eq!((second.status, second.stderr.as_str()), (83, ""), "{second:?}");
     eventually("the agent's end", SOON, || agent.status() == Some(1));
+}
+
+/// Starts the ranks of a job at the same time, and returns their outcomes.
+fn together(ranks: &mut [Command]) -> Vec<CommandOutput> {
+    std::thread::scope(|scope| {
+        let started: Vec<_> = ranks.iter_mut().map(|rank| scope.spawn(|| CommandOutput::of(rank))).collect();
+        started.into_iter().map(|rank| rank.join().expect("the command starts")).collect()
+    })
+}
+
+#[test]
+fn an_error_of_all_ranks_is_printed_once() {
+    let job = ExecJob::new("once");
+    let options = ["--size", "1M", "--bind", "near-gpu"];
+    let mut ranks = [0, 1, 2].map(|rank| {
+        let mut command = job.rank_with(rank, 3, &options, &["true"]);
+        command.env("CUDA_VISIBLE_DEVICES", "");
+        command
+    });
+    let outcomes = together(&mut ranks);
+    assert!(outcomes.iter().all(|outcome| outcome.status == 82), "{outcomes:?}");
+    let lines: Vec<&str> = outcomes.iter().flat_map(CommandOutput::said).collect();
+    assert!(lines.len() == 1 && lines[0].contains("--bind near-gpu: CUDA shows no GPU on "), "{lines:?}");
 }
 
 #[test]

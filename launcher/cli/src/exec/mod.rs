@@ -20,8 +20,8 @@ use std::process::{Command, ExitCode};
 
 use hostbuf::{AttachError, Error, ErrorClass, JobError};
 use hostbuf_agent::report::{self, exit_code};
-use hostbuf_os::FrameSocket;
 use hostbuf_os::session::{Session, SessionError};
+use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::environment::{
     CONNECTION_SILENT, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK, ENV_OBJECT,
     ENV_REGISTER, ENV_REPORT, ENV_REQUIRE,
@@ -122,9 +122,10 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
             // The other ranks must not wait for this one. A launcher gets the error from the agent
             // and prints it once.
             match connection {
-                Ok((channel, _)) if give_up(&channel, &error) && arguments.socket.is_some() => {
-                    exit_code(error.class)
-                }
+                Ok((channel, _)) if give_up(&channel, &error) => match arguments.socket {
+                    Some(_) => exit_code(error.class),
+                    None => await_failure(&channel).unwrap_or_else(|| end(&arguments, place, &error)),
+                },
                 _ => end(&arguments, place, &error),
             }
         }
@@ -175,6 +176,22 @@ fn agent_ended(arguments: &ExecArguments, place: Place, error: &JobError) -> Exi
 fn give_up(channel: &FrameSocket, error: &JobError) -> bool {
     let failed = Message::Failed { error: error.record() };
     channel.send(&failed, &[]).is_ok()
+}
+
+/// Waits until the agent has told this rank that the job has failed. The agent chooses the rank of
+/// the host that prints the error: usually all ranks have the same one. Returns the exit status, or
+/// `None` if the job continues without this rank or the agent has ended.
+fn await_failure(channel: &FrameSocket) -> Option<ExitCode> {
+    let Ok(Received::Packet(packet)) = channel.receive() else { return None };
+    let (prints, error) = match packet.message() {
+        Ok(Message::Fail { prints, error }) => (prints, error),
+        Ok(Message::Refused { error }) => (true, error),
+        _ => return None,
+    };
+    if prints {
+        hostbuf_agent::complain!("hostbuf: {}", error.line);
+    }
+    Some(exit_code(error.class))
 }
 
 /// The reason why a rank has no connection to its agent.
