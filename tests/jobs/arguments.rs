@@ -91,6 +91,7 @@ fn invalid_values_are_refused() {
             &["--size", "1M", "--start-timeout", "-1"],
             &["invalid value '-1' for '--start-timeout", "expected a number of seconds"],
         ),
+        (&["--size", "1M", "--bind", "none"], &["invalid value 'none' for '--bind", "so leave it out"]),
         (&["--size", "1M", "--oversubscribe"], &["unexpected argument '--oversubscribe'", "--launcher-arg"]),
     ] {
         let outcome = run(&[&["run"], arguments, &["--", "true"]].concat());
@@ -133,6 +134,7 @@ fn options_of_mpirun_get_the_name_of_their_counterpart() {
     let file = "did you mean --hostfile FILE? ";
     let ranks_of_hosts = "did you mean --host h0:2,h1:2, which names the ranks of each host? ";
     let environment = "did you mean --launcher-arg -genv --launcher-arg NAME --launcher-arg VALUE? ";
+    let bind_to = "did you mean --launcher-arg --bind-to --launcher-arg VALUE, the engine's option";
     for (arguments, option, answer) in [
         (&["-host", "h0"][..], "-host", hosts),
         (&["-host=h0"], "-host", hosts),
@@ -151,6 +153,13 @@ fn options_of_mpirun_get_the_name_of_their_counterpart() {
         (&["-env", "NAME", "value"], "-env", environment),
         (&["-genvall"], "-genvall", "did you mean --launcher-arg -genvall? "),
         (&["-genvlist", "A,B"], "-genvlist", "did you mean --launcher-arg -genvlist --launcher-arg NAMES? "),
+        (&["--bind-to", "none"], "--bind-to", bind_to),
+        (&["-bind-to", "core"], "-bind-to", bind_to),
+        (
+            &["--cpu-bind=none"],
+            "--cpu-bind",
+            "did you mean --launcher-arg --cpu-bind=VALUE, the engine's option",
+        ),
         (&["-mca", "btl", "self"], "-mca", "the engine's after --launcher-arg"),
         (&["--launcher-arg", "-ppn", "-hosts", "h0"], "-hosts", hosts),
     ] {

@@ -1,5 +1,7 @@
 //! `--bind`: the nodes on whose CPUs ranks run.
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
 /// The option `--bind`.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct BindArguments {
@@ -26,6 +28,17 @@ impl BindMode {
             BindMode::NearGpu => "near-gpu",
         }
     }
+}
+
+/// Returns the message about `--bind none` in a command line that the parser has refused. The
+/// nearest value, `node`, has the opposite meaning.
+pub(crate) fn explain_none(error: &clap::Error) -> Option<&'static str> {
+    let is = |kind, text: &str| matches!(error.get(kind), Some(ContextValue::String(found)) if found.starts_with(text));
+    let is_none = is(ContextKind::InvalidArg, "--bind ") && is(ContextKind::InvalidValue, "none");
+    (error.kind() == ErrorKind::InvalidValue && is_none).then_some(
+        "invalid value 'none' for '--bind <MODE>': hostbuf binds no rank without --bind, so leave it out; the engine's own \
+         option follows --launcher-arg of `hostbuf run`",
+    )
 }
 
 impl BindArguments {

@@ -146,6 +146,9 @@ fn reject(error: &clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         error.exit();
     }
+    if let Some(message) = bind_mode::explain_none(error) {
+        return end("hostbuf", ErrorClass::Invalid, format!("{message} (see {})", help_command()));
+    }
     let text = error.to_string();
     // The hints and the usage come after the first empty line.
     let said = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");

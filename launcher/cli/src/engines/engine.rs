@@ -50,6 +50,9 @@ pub(crate) struct Replacement {
 pub(crate) const HOST: &str = "--host h0:2,h1:2";
 /// The replacement of options that name a host file.
 pub(crate) const HOSTFILE: &str = "--hostfile FILE";
+/// The replacement of an option with a value that binds ranks to CPUs, or leaves them unbound.
+pub(crate) const BIND_TO: &str = "--launcher-arg --bind-to --launcher-arg VALUE, the engine's option, since hostbuf binds no \
+     rank without --bind";
 /// The replacement of options that give the number of ranks of each host.
 pub(crate) const RANKS_OF_HOSTS: &str = "--host h0:2,h1:2, which names the ranks of each host";
 
@@ -137,6 +140,13 @@ pub(crate) trait Engine: Send + Sync {
     /// engine that binds no rank unless it is asked.
     fn no_binding(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// Returns the option, as the user writes it, with which the engine binds no rank. It is `None`
+    /// for an engine that has no such option.
+    fn option_to_bind_none(&self) -> Option<String> {
+        let words = self.no_binding();
+        (!words.is_empty()).then(|| words.join(" "))
     }
 
     /// Returns whether the user's options bind ranks to CPUs.

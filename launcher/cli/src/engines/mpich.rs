@@ -88,6 +88,11 @@ impl Engine for Mpich {
         ]
     }
 
+    /// Returns the option against a binding by the user or by the site's settings.
+    fn option_to_bind_none(&self) -> Option<String> {
+        Some("-bind-to none".into())
+    }
+
     fn placing_options(&self) -> &'static [(&'static str, usize)] {
         &[
             ("-ppn", 1),

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use hostbuf::Result;
 
 use super::diagnosis::{self, Diagnosis};
-use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
+use super::engine::{BIND_TO, Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
 use super::plan::{Invocation, LaunchPlan, LaunchRequest, ManagedStart};
 use super::release::Release;
@@ -83,6 +83,7 @@ impl Engine for OpenMpi {
             Replacement { names: &["hostfile", "machinefile", "default-hostfile"], instead: HOSTFILE },
             Replacement { names: &["N", "npernode"], instead: RANKS_OF_HOSTS },
             Replacement { names: &["np"], instead: "-n" },
+            Replacement { names: &["bind-to"], instead: BIND_TO },
             Replacement { names: &["x"], instead: "--launcher-arg -x --launcher-arg NAME" },
         ]
     }

@@ -79,6 +79,10 @@ impl Engine for Slurm {
             Replacement { names: &["w", "nodelist"], instead: HOST },
             Replacement { names: &["ntasks-per-node"], instead: RANKS_OF_HOSTS },
             Replacement { names: &["ntasks"], instead: "-n" },
+            Replacement {
+                names: &["cpu-bind", "cpu_bind"],
+                instead: "--launcher-arg --cpu-bind=VALUE, the engine's option, since hostbuf binds no rank without --bind",
+            },
         ]
     }
 

@@ -1,7 +1,13 @@
 //! The place of this process in its job, and the name of the job, from the environment that the
 //! engine has set.
 
-use crate::engines::{self, Place};
+use crate::engines::{self, Engine, Place};
+
+/// Returns the engine that has started this process, or `None` if none has.
+pub(super) fn engine() -> Option<&'static dyn Engine> {
+    let variable = |name: &str| std::env::var(name).ok();
+    engines::ALL.iter().find(|engine| engine.place(&variable).is_some()).copied()
+}
 
 /// Returns the place of this process: alone if no engine has started it.
 pub(super) fn place() -> Place {

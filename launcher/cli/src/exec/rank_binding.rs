@@ -7,7 +7,7 @@ use hostbuf_os::process;
 use hostbuf_topology::{CpuSet, CudaVariables, NodeId, NumaNode, Topology, VisibleGpu};
 
 use crate::bind_mode::BindMode;
-use crate::engines::Place;
+use crate::engines::{Engine, Place};
 use crate::printable::printable;
 
 /// The CPUs that isolcpus= keeps free of processes that do not ask for them.
@@ -135,11 +135,16 @@ impl RankBinding {
     }
 }
 
-/// Returns the line that the first rank of a host prints if it is bound already.
-pub(super) fn bound_already(mode: BindMode, cpus: &RankCpus) -> String {
+/// Returns the line that the first rank of a host prints if it is bound already, with the option of
+/// the engine that has started it.
+pub(super) fn bound_already(mode: BindMode, cpus: &RankCpus, engine: Option<&dyn Engine>) -> String {
+    let option = engine.and_then(|engine| Some((engine.name(), engine.option_to_bind_none()?)));
+    let remedy = match option {
+        Some((name, option)) => format!("Let {name} bind none ({option}), or leave out --bind"),
+        None => "Start the job on all CPUs, or leave out --bind".into(),
+    };
     format!(
-        "--bind {}: the first rank on {} is bound already (to the CPUs {} of {}), and bound ranks stay as they are. Let the \
-         engine bind no rank, or leave out --bind",
+        "--bind {}: the first rank on {} is bound already (to the CPUs {} of {}), and bound ranks stay as they are. {remedy}",
         mode.name(),
         process::host_name(),
         cpus.own,
@@ -210,6 +215,7 @@ pub(super) fn round_robin<T>(devices: &[T], device_rank: u64) -> Option<&T> {
 mod tests {
     use super::super::recorded_host;
     use super::*;
+    use crate::engines;
 
     fn cpus(own: &str, allowed: &str) -> RankCpus {
         RankCpus { own: own.parse().unwrap(), allowed: allowed.parse().unwrap() }
@@ -271,8 +277,17 @@ mod tests {
         }
         // The affinity may contain all isolated CPUs.
         assert_ne!(choice(BindMode::Node, &topology, &cpus("0-7", "0-6"), place(0, 2)).unwrap(), "bound");
-        let line = bound_already(BindMode::Node, &cpus("4", "4-5"));
+        let line = bound_already(BindMode::Node, &cpus("4", "4-5"), None);
         assert!(line.contains("--bind node: ") && line.contains("to the CPUs 4 of 4-5"), "{line}");
+        assert!(line.ends_with("Start the job on all CPUs, or leave out --bind"), "{line}");
+        let mut options = Vec::new();
+        for engine in engines::ALL {
+            let line = bound_already(BindMode::Node, &cpus("4", "4-5"), Some(*engine));
+            let Some(option) = engine.option_to_bind_none() else { continue };
+            assert!(line.contains(&format!("Let {} bind none ({option}), or ", engine.name())), "{line}");
+            options.push(option);
+        }
+        assert_eq!(options, ["--bind-to none", "-bind-to none", "--cpu-bind=none"]);
     }
 
     #[test]

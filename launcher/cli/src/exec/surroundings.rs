@@ -7,6 +7,7 @@ use hostbuf_topology::{CpuSet, CudaVariables, Topology};
 
 use super::device_rank::device_rank;
 use super::near_devices::NearDevices;
+use super::rank;
 use super::rank_binding::{RankBinding, RankCpus, bound_already};
 use crate::bind_mode::BindMode;
 use crate::engines::Place;
@@ -33,7 +34,7 @@ impl Surroundings {
         let Some(binding) = RankBinding::choose(mode, &topology, &cpus, place, &variables)? else {
             // One line is enough for a host.
             if place.local_rank == 0 && !quiet {
-                hostbuf_agent::complain!("hostbuf: {}", bound_already(mode, &cpus));
+                hostbuf_agent::complain!("hostbuf: {}", bound_already(mode, &cpus, rank::engine()));
             }
             return Ok(Surroundings(near(&cpus.own, device_rank(&topology, &cpus.own, place), None)));
         };
