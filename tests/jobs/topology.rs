@@ -138,7 +138,7 @@ fn the_command_prints_a_recorded_tree() {
     let lines: Vec<String> =
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     for line in [
-        "1 8-15 16 GiB 13.0 GiB 0 of 0 x 2 MiB 21 10",
+        "1 8-15 16 GiB 13.1 GiB 0 of 0 x 2 MiB 21 10",
         "mlx4_0 nic 0000:82:00.0 1 down ib0",
         "eth0 eth1 mlx4_0",
         "eth0 X PIX SYS",

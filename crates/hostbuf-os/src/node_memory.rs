@@ -40,6 +40,19 @@ impl NodeGauge {
     }
 }
 
+/// Returns the bytes of [`available`] from the texts of a host's files: the `meminfo` of `node`,
+/// and `/proc/zoneinfo`, without which the kernel's reserves count as available.
+#[must_use]
+pub fn available_in(node: NodeId, meminfo: &str, zoneinfo: &str) -> Option<u64> {
+    // The host may have pages of another size than this one. The memory of a node consists of the
+    // managed pages of its zones.
+    let zones = parse_zones(zoneinfo).filter(|zone| zone.node == node.0);
+    let pages = zones.map(|zone| zone.managed).sum::<u64>().max(1);
+    let page =
+        (bytes_of(meminfo, " MemTotal").unwrap_or(0) / pages / 4 * 3).max(1).checked_next_power_of_two()?;
+    available_of(meminfo, Reserves::of(node, zoneinfo, page))
+}
+
 /// Returns the number of free bytes in the pool of pages of `page` bytes of `node`, 0 if there is
 /// no such pool.
 #[must_use]
@@ -74,10 +87,7 @@ impl Reserves {
 /// Estimates the available bytes of a node as the kernel does for the host in
 /// `si_mem_available()` (mm/page_alloc.c).
 fn available_of(meminfo: &str, reserves: Reserves) -> Option<u64> {
-    let bytes = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.split_once(name).map(|(_, rest)| rest))?;
-        line.strip_prefix(':')?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-    };
+    let bytes = |name: &str| bytes_of(meminfo, name);
     let free = bytes(" MemFree")?;
     let cache = bytes(" Active(file)").unwrap_or(0).saturating_add(bytes(" Inactive(file)").unwrap_or(0));
     // A part of the cache is in use.
@@ -85,6 +95,12 @@ fn available_of(meminfo: &str, reserves: Reserves) -> Option<u64> {
     let available = free.saturating_add(reclaimable(cache));
     let available = available.saturating_add(reclaimable(bytes(" SReclaimable").unwrap_or(0)));
     Some(available.saturating_sub(reserves.free))
+}
+
+/// Returns the bytes of the line of a node's meminfo that has this name.
+fn bytes_of(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.split_once(name).map(|(_, rest)| rest))?;
+    line.strip_prefix(':')?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// One zone of memory, in pages.
@@ -190,6 +206,18 @@ Node 1, zone   Normal
         assert_eq!(available_of(meminfo, reserves), Some(expected * 1024));
         assert_eq!(available_of("garbage", reserves), None);
         assert_eq!(available_of("Node 3 MemFree: 1 kB", Reserves::default()), Some(1024));
+    }
+
+    #[test]
+    fn the_size_of_a_page_is_that_of_the_host() {
+        const ZONES: &str = "Node 1, zone Normal\n high 10\n managed 1000\n";
+        for page in [4, 16, 64] {
+            let meminfo = format!("Node 1 MemTotal: {} kB\nNode 1 MemFree: 2000 kB\n", page * 1000);
+            let found = available_in(NodeId(1), &meminfo, ZONES);
+            assert_eq!(found, Some((2000 - page * 10) * 1024), "{page}");
+            assert_eq!(available_in(NodeId(1), &meminfo, ""), Some(2000 * 1024));
+        }
+        assert_eq!(available_in(NodeId(1), "", ZONES), None);
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub struct NumaNode {
     pub(crate) cpus: CpuSet,
     pub(crate) memory: Option<u64>,
     pub(crate) free: Option<u64>,
+    pub(crate) available: Option<u64>,
     pub(crate) distances: Vec<(NodeId, u32)>,
     pub(crate) huge_pages: Vec<NodeHugePages>,
     pub(crate) performance: Option<MemoryPerformance>,
@@ -72,6 +73,15 @@ impl NumaNode {
     #[must_use]
     pub fn free(&self) -> Option<u64> {
         self.free
+    }
+
+    /// Returns the number of bytes of the node that could be allocated when the topology was read,
+    /// or `None` if it is unknown: the free memory above the kernel's reserves, and most of the
+    /// page cache. Placements are checked against it. It is unknown for a rank, and in a recorded
+    /// tree without `/proc/zoneinfo` it contains the reserves.
+    #[must_use]
+    pub fn available(&self) -> Option<u64> {
+        self.available
     }
 
     /// Returns true if the node has CPUs.

@@ -1,5 +1,7 @@
 //! Reads the NUMA nodes of a tree.
 
+use hostbuf_os::node_memory;
+
 use crate::cpu_set::CpuSet;
 use crate::numa_node::{MemoryPerformance, NodeHugePages, NodeId, NumaNode};
 use crate::tree::TreeReader;
@@ -33,7 +35,7 @@ pub(crate) fn online_cpus(reader: &TreeReader) -> Option<CpuSet> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeParts {
     All,
-    /// Neither pools of huge pages nor the performance of memory.
+    /// Neither pools of huge pages, nor the available memory and its performance.
     CpusAndMemory,
 }
 
@@ -48,6 +50,7 @@ pub(crate) fn nodes(reader: &TreeReader, parts: NodeParts) -> Vec<NumaNode> {
     let mut nodes: Vec<NumaNode> = ids.iter().map(|&id| node(reader, id, &ids, online.as_ref())).collect();
     if parts == NodeParts::All {
         nodes.iter_mut().for_each(|node| add_pools_and_performance(reader, node, &ids));
+        add_available(reader, &mut nodes);
     }
     nodes
 }
@@ -73,6 +76,7 @@ fn node(reader: &TreeReader, id: NodeId, ids: &[NodeId], online: Option<&CpuSet>
         cpus: online.map_or(cpus.clone(), |online| cpus.intersection(online)),
         memory: memory_line(&meminfo, "MemTotal:"),
         free: memory_line(&meminfo, "MemFree:"),
+        available: None,
         distances: distances(reader, &folder, ids),
         huge_pages: Vec::new(),
         performance: None,
@@ -88,6 +92,20 @@ fn add_pools_and_performance(reader: &TreeReader, node: &mut NumaNode, ids: &[No
     node.performance = performance(reader, &folder, ids);
 }
 
+/// Adds the available memory. That of the only node is that of the host: some virtual machines get
+/// their memory when it is used, and count what they will get for the host only.
+fn add_available(reader: &TreeReader, nodes: &mut [NumaNode]) {
+    let zones = reader.text("proc/zoneinfo").unwrap_or_default();
+    for node in nodes.iter_mut() {
+        let meminfo = reader.text(&format!("{NODES}/node{}/meminfo", node.id)).unwrap_or_default();
+        node.available = node_memory::available_in(node.id, &meminfo, &zones);
+    }
+    if let [node] = nodes {
+        let meminfo = reader.text("proc/meminfo").unwrap_or_default();
+        node.available = memory_line(&meminfo, "MemAvailable:").or(node.available);
+    }
+}
+
 fn whole_host(reader: &TreeReader, cpus: CpuSet) -> NumaNode {
     let meminfo = reader.text("proc/meminfo").unwrap_or_default();
     NumaNode {
@@ -95,6 +113,7 @@ fn whole_host(reader: &TreeReader, cpus: CpuSet) -> NumaNode {
         cpus,
         memory: memory_line(&meminfo, "MemTotal:"),
         free: memory_line(&meminfo, "MemFree:"),
+        available: memory_line(&meminfo, "MemAvailable:"),
         distances: Vec::new(),
         huge_pages: huge_pages(reader, "sys/kernel/mm/hugepages"),
         performance: None,
@@ -209,6 +228,21 @@ mod tests {
         let short = super::nodes(&TreeReader::new(&tree), NodeParts::CpusAndMemory);
         assert_eq!((short[0].cpus(), short[0].memory()), (zero.cpus(), zero.memory()));
         assert!(short[0].huge_pages().is_empty() && short[0].performance().is_none());
+        assert!(short[0].available().is_none());
+    }
+
+    #[test]
+    fn the_page_cache_is_available_and_the_reserves_are_not() {
+        let meminfo = "Node 0 MemTotal: 4000 kB\nNode 0 MemFree: 1000 kB\nNode 0 Inactive(file): 500 kB\n";
+        let available = |tree: &MemoryTree| nodes(&TreeReader::new(tree), NodeParts::All)[0].available();
+        let tree = MemoryTree::new().file("sys/devices/system/node/node0/meminfo", meminfo);
+        assert_eq!(available(&tree), Some(1500 << 10));
+        let tree = tree.file("proc/zoneinfo", "Node 0, zone Normal\n high 100\n managed 1000\n");
+        assert_eq!(available(&tree), Some(1100 << 10));
+        // The only node has the memory of the host, two have their own.
+        let tree = tree.file("proc/meminfo", "MemAvailable: 9000 kB\n");
+        assert_eq!(available(&tree), Some(9000 << 10));
+        assert_eq!(available(&tree.folder("sys/devices/system/node/node1")), Some(1100 << 10));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::str::FromStr;
 
 /// The number of bytes that are read of a file. Files of `/sys` have at most a page, and
-/// `/proc/stat` has about 100 bytes for each CPU.
-pub(crate) const FILE_LIMIT: usize = 256 << 10;
+/// `/proc/zoneinfo` has about 150 bytes for each CPU and zone.
+pub(crate) const FILE_LIMIT: usize = 1 << 20;
 
 /// The number of entries that are read of a folder.
 pub(crate) const FOLDER_LIMIT: usize = 16 << 10;

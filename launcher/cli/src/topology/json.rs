@@ -38,6 +38,7 @@ fn node(node: &NumaNode) -> Value {
         "cpu_count": node.cpus().count(),
         "memory_bytes": node.memory(),
         "free_bytes": node.free(),
+        "available_bytes": node.available(),
         "distances": node.distances().iter().map(|(to, distance)| json!({ "node": to.0, "distance": distance })).collect::<Vec<_>>(),
         "huge_pages": node.huge_pages().iter().map(pool).collect::<Vec<_>>(),
         "performance": performance,

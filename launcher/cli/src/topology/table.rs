@@ -62,7 +62,7 @@ fn bytes(bytes: Option<u64>) -> String {
 }
 
 fn nodes(topology: &Topology) -> Vec<Vec<String>> {
-    let mut rows = vec![row(&["NODE", "CPUS", "MEMORY", "FREE", "HUGE PAGES FREE", "DISTANCES"])];
+    let mut rows = vec![row(&["NODE", "CPUS", "MEMORY", "AVAILABLE", "HUGE PAGES FREE", "DISTANCES"])];
     let list = |items: Vec<String>, separator: &str| match items.is_empty() {
         true => "-".to_owned(),
         false => items.join(separator),
@@ -77,7 +77,7 @@ fn nodes(topology: &Topology) -> Vec<Vec<String>> {
             number(node),
             list(vec![node.cpus().to_string()].into_iter().filter(|cpus| !cpus.is_empty()).collect(), ""),
             bytes(node.memory()),
-            bytes(node.free()),
+            bytes(node.available()),
             list(pools.collect(), ", "),
             list(distances.collect(), " "),
         ]);
