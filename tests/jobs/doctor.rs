@@ -28,3 +28,23 @@ fn the_descriptor_limit_agrees_with_the_agent_and_the_documentation() {
         assert!(text.contains("needs two descriptors for each rank"), "{page}");
     }
 }
+
+#[test]
+fn the_doctor_checks_the_placement_of_a_buffer() {
+    let doctor = |arguments: &[&str]| {
+        let mut command = Command::new(hostbuf());
+        let outcome = CommandOutput::of(command.arg("doctor").args(arguments));
+        (outcome.status, outcome.stdout.split_whitespace().collect::<Vec<_>>().join(" "), outcome.stderr)
+    };
+    let (status, text, _) = doctor(&["--size", "4M", "--numa", "interleave"]);
+    assert!(status == 0 && text.contains("ok --numa possible now on pages "), "{text}");
+    // A buffer may consist of its sections.
+    let (status, text, _) = doctor(&["--section", "name=a,size=4M,numa=interleave"]);
+    assert!(status == 0 && text.contains("ok --numa possible now on pages "), "{text}");
+    let (status, text, _) = doctor(&["--size", "8M", "--section", "name=a,size=4M,numa=interleave"]);
+    assert!(status == 0 && text.contains(", the rest has no placement"), "{text}");
+    let (status, text, _) = doctor(&["--size", "4M", "--section", "name=a,size=1M,numa=1023"]);
+    assert!(status == 1 && text.contains("lacks --numa cannot place memory on node 1023: "), "{text}");
+    let (status, _, said) = doctor(&["--numa", "0"]);
+    assert_eq!((status, said.as_str()), (2, "hostbuf doctor: --numa requires --size or --section\n"));
+}

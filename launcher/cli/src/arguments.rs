@@ -9,6 +9,21 @@ use hostbuf::{BufferOptions, Bytes, Error, Pages, Placement, Result};
 
 use hostbuf::register::{DeviceList, DeviceName};
 
+/// The placement of the buffer of `--size`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct PlacementArguments {
+    /// Place the pages on NUMA nodes: 0 (on node 0), 0,1 (on node 0 until it is full, then on node
+    /// 1), or interleave[:NODES[/WEIGHTS]] (page by page over all nodes with memory, or over NODES;
+    /// interleave:0,1/3,1 places three pages on node 0, then one on node 1, and so on)
+    #[arg(long, value_name = "NODES", value_hint = ValueHint::Other, value_parser = Placement::from_text)]
+    pub(crate) numa: Option<Placement>,
+    /// Add a section, a part of the buffer with NUMA nodes of its own: name=grid,size=4G,numa=0;
+    /// may be repeated. Without --size the buffer consists of its sections. With buffer=index the
+    /// section belongs to the buffer "index" of --buffer
+    #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<SectionArgument>())]
+    pub(crate) section: Vec<SectionArgument>,
+}
+
 /// The requested buffers of a job.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct BufferArguments {
@@ -25,16 +40,8 @@ pub(crate) struct BufferArguments {
     /// Include the contents in core files
     #[arg(long)]
     dump: bool,
-    /// Place the pages on NUMA nodes: 0 (on node 0), 0,1 (on node 0 until it is full, then on node
-    /// 1), or interleave[:NODES[/WEIGHTS]] (page by page over all nodes with memory, or over NODES;
-    /// interleave:0,1/3,1 places three pages on node 0, then one on node 1, and so on)
-    #[arg(long, value_name = "NODES", value_hint = ValueHint::Other, value_parser = Placement::from_text)]
-    numa: Option<Placement>,
-    /// Add a section, a part of the buffer with NUMA nodes of its own: name=grid,size=4G,numa=0;
-    /// may be repeated. Without --size the buffer consists of its sections. With buffer=index the
-    /// section belongs to the buffer "index" of --buffer
-    #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<SectionArgument>())]
-    section: Vec<SectionArgument>,
+    #[command(flatten)]
+    placement: PlacementArguments,
     /// Add a buffer: name=index,size=2G,pages=2m,numa=0,lazy,dump; may be repeated;
     /// mmap-flags=0x2000 adds flags of mmap(2)
     #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<BufferOptions>())]
@@ -53,16 +60,16 @@ impl BufferArguments {
     pub(crate) fn options(&self) -> Result<Vec<BufferOptions>> {
         let mut list = Vec::new();
         let default = |named: &str| named == DEFAULT_NAME;
-        let in_sections = self.section.iter().any(|section| default(&section.buffer))
+        let in_sections = self.placement.section.iter().any(|section| default(&section.buffer))
             && !self.buffer.iter().any(|buffer| default(&buffer.name));
-        let settings = self.pages.is_some() || self.lazy || self.dump || self.numa.is_some();
+        let settings = self.pages.is_some() || self.lazy || self.dump || self.placement.numa.is_some();
         if self.size.is_some() || in_sections {
             let size = self.size.map_or(0, |size| size.0);
             if self.size.is_some() && size == 0 {
                 return Err(Error::Invalid { what: "size 0: a buffer has at least one byte".into() });
             }
             let mut options = BufferOptions::new(size).pages(self.pages.unwrap_or_default());
-            (options.lazy, options.dump, options.numa) = (self.lazy, self.dump, self.numa.clone());
+            (options.lazy, options.dump, options.numa) = (self.lazy, self.dump, self.placement.numa.clone());
             list.push(options);
         } else if self.buffer.is_empty() {
             return Err(Error::Invalid {
@@ -80,7 +87,7 @@ impl BufferArguments {
             });
         }
         list.extend(self.buffer.iter().cloned());
-        add_sections(&mut list, self.section.iter().cloned())?;
+        add_sections(&mut list, self.placement.section.iter().cloned())?;
         check_all(&list)?;
         Ok(list)
     }

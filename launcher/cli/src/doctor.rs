@@ -21,16 +21,19 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use hostbuf::{BufferOptions, Bytes, ErrorClass};
+use hostbuf::segment::{add_sections, check_all};
+use hostbuf::{BufferOptions, Bytes, Error, ErrorClass, Result};
 use serde_json::{Value, json};
 
+use crate::arguments::PlacementArguments;
 use crate::finding::{Finding, Mark};
 use crate::printable::{printable, printable_json};
 use hostbuf_agent::report::{end, exit_code};
 
 /// Check what this host supports, and print a command for each shortfall.
 ///
-/// The exit status is 0 unless this host cannot have a buffer (with --size: a buffer of this size).
+/// The exit status is 0 unless this host cannot have a buffer (with --size, --numa and --section:
+/// this buffer).
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArguments {
     /// Print JSON
@@ -39,17 +42,43 @@ pub(crate) struct DoctorArguments {
     /// Check whether a buffer of this size fits: 512M, 2G
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub size: Option<Bytes>,
+    #[command(flatten)]
+    pub placement: PlacementArguments,
+}
+
+impl DoctorArguments {
+    /// Returns the requested buffer, or `None` if none is.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for invalid options, and for a placement without a size.
+    fn buffer(&self) -> Result<Option<BufferOptions>> {
+        let PlacementArguments { numa, section } = &self.placement;
+        if self.size.is_none() && section.is_empty() {
+            let missing = || Error::Invalid { what: "--numa requires --size or --section".into() };
+            return numa.as_ref().map_or(Ok(None), |_| Err(missing()));
+        }
+        let mut options = BufferOptions::new(self.size.map_or(0, |size| size.0));
+        options.numa.clone_from(numa);
+        let mut list = vec![options];
+        add_sections(&mut list, section.iter().cloned())?;
+        check_all(&list)?;
+        Ok(list.pop())
+    }
 }
 
 /// Runs all checks and prints their findings.
 pub fn run(arguments: &DoctorArguments) -> ExitCode {
-    let size = arguments.size.map(|s| s.0);
-    if let Some(Err(error)) = size.map(|s| BufferOptions::new(s).check()) {
-        return end("hostbuf doctor", error.class(), error);
-    }
+    let buffer = match arguments.buffer() {
+        Ok(buffer) => buffer,
+        Err(error) => return end("hostbuf doctor", error.class(), error),
+    };
+    let size = buffer.as_ref().map(|buffer| arguments.size.map_or(buffer.demand().length(), |size| size.0));
+    let placed = buffer.as_ref().filter(|buffer| {
+        buffer.numa.is_some() || buffer.sections.iter().any(|section| section.numa.is_some())
+    });
     limits::ignore_file_size_signal();
     let groups = [
-        ("memory", memory::lines(size)),
+        ("memory", memory::lines(size, placed)),
         ("pages", pages::lines(size)),
         ("kernel", kernel::lines()),
         ("addresses", addresses::lines(size)),

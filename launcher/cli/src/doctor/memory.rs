@@ -1,19 +1,23 @@
 //! The available memory, its limits, and its distribution over NUMA nodes.
 
-use std::fs;
+use std::collections::BTreeMap;
 
 use hostbuf::{BufferOptions, Bytes, MemoryError, NoSpace, Pages};
+use hostbuf_memory::placement::HostNodes;
 use hostbuf_memory::space;
-use hostbuf_os::memory;
+use hostbuf_os::{memory, mempolicy};
+use hostbuf_topology::{NodeId, NumaNode, Topology};
 
 use super::kernel_text::knob;
 use crate::finding::Finding;
 
-pub fn lines(size: Option<u64>) -> Vec<Finding> {
+/// Checks the memory. `placed` is the requested buffer if it has a placement.
+pub fn lines(size: Option<u64>, placed: Option<&BufferOptions>) -> Vec<Finding> {
     let mut lines = vec![available(), cgroups()];
     lines.extend(memory::oom_group().map(|path| oom_group(&path)));
     lines.extend([overcommit(size), nodes(), small_file_system()]);
     lines.extend(size.map(fits));
+    lines.extend(placed.map(placement));
     lines
 }
 
@@ -101,40 +105,38 @@ fn overcommit(size: Option<u64>) -> Finding {
     line.value("mode", mode).value("left_bytes", left)
 }
 
+/// Reports the available memory of each node of this process.
 fn nodes() -> Finding {
+    let topology = Topology::discover_without_nvml();
+    let allowed = mempolicy::allowed_nodes();
+    let is_usable =
+        |node: &&NumaNode| node.has_memory() && allowed.as_ref().is_none_or(|ids| ids.contains(&node.id()));
+    let nodes: Vec<&NumaNode> = topology.nodes().iter().filter(is_usable).collect();
+    let each: Vec<(NodeId, u64)> =
+        nodes.iter().map(|node| (node.id(), node.available().unwrap_or(0))).collect();
+    nodes_finding(&each, topology.nodes().iter().any(NumaNode::is_assumed))
+        .value("free_bytes", nodes.iter().map(|node| node.free().unwrap_or(0)).collect::<Vec<_>>())
+}
+
+/// Describes the nodes of this process, with the available bytes of each.
+fn nodes_finding(nodes: &[(NodeId, u64)], assumed: bool) -> Finding {
     const NAME: &str = "NUMA nodes";
-    let entries = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
-    let mut nodes: Vec<u32> =
-        entries.filter_map(|e| e.file_name().to_str()?.strip_prefix("node")?.parse().ok()).collect();
-    nodes.sort_unstable();
-    let each: Vec<(u32, u64)> = nodes
-        .iter()
-        .map(|&n| {
-            let text = knob(&format!("/sys/devices/system/node/node{n}/meminfo")).unwrap_or_default();
-            (n, node_free(&text).unwrap_or(0))
-        })
-        .collect();
-    let line = match each.as_slice() {
-        [] => Finding::note(NAME, "the kernel does not report them, so one node is assumed"),
-        [_] => Finding::ok(NAME, "one: nothing to place"),
+    let line = match nodes {
+        _ if assumed => Finding::note(NAME, "the kernel does not report them: treated as one"),
+        [] | [_] => Finding::ok(NAME, "one for this process: nothing to place"),
         list => {
-            let free = list.iter().map(|(n, free)| format!("node {n} {} free", Bytes(*free)));
+            let each = list.iter().map(|(node, bytes)| format!("node {node} {} available", Bytes(*bytes)));
             let says = format!(
                 "{}: {}. Without a placement, pages are on the nodes of the cores that allocate them",
                 list.len(),
-                free.collect::<Vec<_>>().join(", ")
+                each.collect::<Vec<_>>().join(", ")
             );
-            Finding::note(NAME, says).mend("to distribute them over the nodes: --numa interleave")
+            Finding::note(NAME, says)
+                .mend("to distribute them over the nodes: --numa interleave beside --size, or --section name=x,size=2G,numa=0 for a part")
         }
     };
-    line.value("count", each.len())
-        .value("free_bytes", each.iter().map(|(_, free)| *free).collect::<Vec<_>>())
-}
-
-/// Returns the number of bytes in a line such as `Node 0 MemFree:  123 kB`.
-fn node_free(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|l| l.split_once("MemFree:"))?.1;
-    Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
+    line.value("count", nodes.len())
+        .value("available_bytes", nodes.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>())
 }
 
 /// Checks the size of /dev/shm. It limits other kinds of shared memory, but not memory files.
@@ -185,6 +187,33 @@ fn fits(size: u64) -> Finding {
     line.needed().value("fits_on", fitting).value("auto", resolved.to_string())
 }
 
+/// Checks whether a buffer can have its placement now. A memory file without pages is created for
+/// that, and removed again.
+fn placement(options: &BufferOptions) -> Finding {
+    const NAME: &str = "--numa";
+    let names = ["hostbuf-doctor".to_owned()];
+    let created = hostbuf_memory::create_all(&[options.demand()], &names, Some(&HostNodes::of_this_host()));
+    let line = match &created.as_deref() {
+        Ok([file]) => {
+            let mut bytes: BTreeMap<NodeId, u64> = BTreeMap::new();
+            for (node, count) in file.plan.ranges().iter().flat_map(|range| file.plan.bytes(range)) {
+                *bytes.entry(node).or_default() += count;
+            }
+            let mut each: Vec<String> =
+                bytes.iter().map(|(node, bytes)| format!("node {node} {}", Bytes(*bytes))).collect();
+            if file.plan.ranges().iter().any(|range| !range.is_placed()) {
+                each.push("the rest has no placement".into());
+            }
+            Finding::ok(NAME, format!("possible now on pages {}: {}", file.pages, each.join(", ")))
+                .value("nodes", bytes.keys().map(|node| node.0).collect::<Vec<_>>())
+                .value("bytes", bytes.values().copied().collect::<Vec<_>>())
+        }
+        Ok(_) => unreachable!("one demand is one file"),
+        Err(error) => Finding::lacks(NAME, error.to_string()),
+    };
+    line.needed()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,10 +233,26 @@ mod tests {
     }
 
     #[test]
-    fn the_free_memory_of_a_numa_node_is_parsed() {
-        let text = "Node 0 MemTotal:       2048 kB\nNode 0 MemFree:         512 kB\n";
-        assert_eq!(node_free(text), Some(512 << 10));
-        assert_eq!(node_free("Node 0 MemFree: ?"), None);
+    fn several_nodes_of_this_process_get_the_options_that_place() {
+        let two = nodes_finding(&[(NodeId(0), 1 << 30), (NodeId(2), 2 << 30)], false);
+        assert!(two.mark == Mark::Note && two.says.contains("node 2 2 GiB available"), "{two:?}");
+        assert!(two.mends[0].contains("--numa interleave") && two.mends[0].contains("--section"), "{two:?}");
+        // A cpuset may allow only one.
+        let one = nodes_finding(&[(NodeId(2), 1 << 30)], false);
+        assert!(one.mark == Mark::Ok && one.mends.is_empty(), "{one:?}");
+        assert_eq!(nodes_finding(&[(NodeId(0), 1)], true).mark, Mark::Note);
+    }
+
+    #[test]
+    fn a_placement_is_checked_for_each_node() {
+        let on = |text: &str| placement(&BufferOptions::new(1 << 20).numa(text.parse().unwrap()));
+        let interleaved = on("interleave");
+        assert!(interleaved.mark == Mark::Ok && interleaved.says.contains(": node "), "{interleaved:?}");
+        let absent = on("1023");
+        assert!(
+            absent.mark == Mark::Lacks && absent.needed && absent.says.contains("node 1023"),
+            "{absent:?}"
+        );
     }
 
     #[test]
