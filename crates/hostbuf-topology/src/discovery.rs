@@ -277,7 +277,7 @@ fn assumptions(topology: &Topology, no_nvml: Option<&str>) -> Vec<Assumption> {
                 None => (
                     format!("{cause}, so the device is assumed to be far from all nodes"),
                     Some(
-                        "enable NUMA in the firmware, or configure the device's node in the virtual machine",
+                        "update the firmware, or configure the device's node in the virtual machine",
                     ),
                 ),
             };

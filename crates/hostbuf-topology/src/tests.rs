@@ -110,7 +110,7 @@ fn devices_have_their_addresses_parents_and_nodes() {
     assert_eq!((unknown.node(), unknown.node_is_assumed()), (None, true));
     let [assumption] = topology.assumptions() else { panic!("{:?}", topology.assumptions()) };
     assert_eq!(assumption.subject(), "eth5");
-    assert!(assumption.to_string().contains("far from all nodes: enable NUMA"), "{assumption}");
+    assert!(assumption.to_string().contains("far from all nodes: update the firmware"), "{assumption}");
 }
 
 #[test]

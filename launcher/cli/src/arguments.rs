@@ -73,7 +73,7 @@ impl BufferArguments {
             list.push(options);
         } else if self.buffer.is_empty() {
             return Err(Error::Invalid {
-                what: match self.section.first() {
+                what: match self.placement.section.first() {
                     Some(section) => format!(
                         "section \"{}\" is for the buffer \"{}\", which is not requested: leave out buffer=, or add --buffer name={1},size=2G",
                         section.section.name, section.buffer

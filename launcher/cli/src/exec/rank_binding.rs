@@ -198,7 +198,8 @@ fn node_of_gpu<'a>(
     let device = topology.device(gpu.device);
     let node = device.node().and_then(|node| topology.node(node)).ok_or_else(|| {
         unsupported(&format!(
-            "--bind near-gpu: the node of {} is not known on {host}, which has {} nodes. Enable NUMA in the firmware, or use --bind node",
+            "--bind near-gpu: the node of {} is not known on {host}, which has {} nodes. Update the firmware, or let the virtual machine state \
+             it (ACPI _PXM), or use --bind node",
             printable(device.name()),
             topology.nodes().len()
         ))

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::Restriction;
 
 /// Returns the topology as JSON. Sizes are in bytes; `null` stands for an unknown value.
+/// `restriction` is that of this process, or `None` for a recorded tree.
 pub fn json(host: &str, topology: &Topology, restriction: Option<&Restriction>) -> Value {
     let devices = topology.devices();
     let pairs = devices.iter().flat_map(|a| devices[a.index().0 + 1..].iter().map(move |b| (a, b)));
@@ -16,7 +17,7 @@ pub fn json(host: &str, topology: &Topology, restriction: Option<&Restriction>) 
         "nodes": topology.nodes().iter().map(node).collect::<Vec<_>>(),
         "devices": devices.iter().map(device).collect::<Vec<_>>(),
         "paths": pairs.map(|(a, b)| path(topology, a, b)).collect::<Vec<_>>(),
-        "assumptions": topology.assumptions().iter().map(assumption).collect::<Vec<_>>(),
+        "assumptions": topology.assumptions().iter().map(|found| assumption(found, restriction.is_some())).collect::<Vec<_>>(),
     })
 }
 
@@ -84,6 +85,8 @@ fn path(topology: &Topology, a: &IoDevice, b: &IoDevice) -> Value {
     })
 }
 
-fn assumption(assumption: &Assumption) -> Value {
-    json!({ "subject": assumption.subject(), "says": assumption.text(), "remedy": assumption.remedy() })
+/// Returns an assumption, with its remedy if the topology is that of this host.
+fn assumption(assumption: &Assumption, of_this_host: bool) -> Value {
+    let remedy = assumption.remedy().filter(|_| of_this_host);
+    json!({ "subject": assumption.subject(), "says": assumption.text(), "remedy": remedy })
 }

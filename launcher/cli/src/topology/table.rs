@@ -21,7 +21,8 @@ const LEGEND: &str = "
   ?     assumed, since the kernel does not state it
 ";
 
-/// Formats the topology of `host`.
+/// Formats the topology of `host`. `restriction` is that of this process, or `None` for a recorded
+/// tree.
 pub fn text(host: &str, topology: &Topology, restriction: Option<&Restriction>) -> String {
     let mut text = format!("{}\n\n{}", printable(host), align(&nodes(topology)));
     if let Some(restriction) = restriction.filter(|restriction| !restriction.is_none) {
@@ -46,7 +47,8 @@ pub fn text(host: &str, topology: &Topology, restriction: Option<&Restriction>) 
     for assumption in topology.assumptions() {
         writeln!(text, "  {}: {}", printable(assumption.subject()), printable(assumption.text()))
             .expect("to memory");
-        if let Some(remedy) = assumption.remedy() {
+        // A remedy is for the host of the tree, not for this one.
+        if let Some(remedy) = assumption.remedy().filter(|_| restriction.is_some()) {
             writeln!(text, "    -> {remedy}").expect("to memory");
         }
     }
