@@ -176,9 +176,16 @@ fn a_recorded_host_is_the_host() {
         for key in ["host", "allowed_cpus", "allowed_nodes"] {
             json[key].take();
         }
+        // A recorded tree has no remedies.
+        for assumption in json["assumptions"].as_array_mut().expect("a list") {
+            assumption["remedy"].take();
+        }
         json
     };
-    let recorded = without_host(topology_command(&["--json"], Some(("--record", &folder))).ok());
+    let output = topology_command(&["--json"], Some(("--record", &folder))).ok();
+    let said = format!("recorded the files of this topology in {}: ", folder.display());
+    assert!(output.stderr.lines().count() == 1 && output.stderr.contains(&said), "{output:?}");
+    let recorded = without_host(output);
     assert_eq!(without_host(topology_command(&["--json"], Some(("--root", &folder))).ok()), recorded);
     let again = topology_command(&[], Some(("--record", &folder)));
     assert_eq!(again.status, 2);
@@ -194,6 +201,21 @@ fn a_recorded_host_is_the_host() {
         "{}",
         none.stderr
     );
+}
+
+#[test]
+fn a_recorded_tree_has_no_remedies_of_this_host() {
+    if !can_unpack() {
+        return;
+    }
+    let scratch = Scratch::new("topology-remedies");
+    // Its devices have no nodes although it has four.
+    let tree = unpack("40intel64-2g2n4c+pcilocality", &scratch);
+    let text = topology_command(&[], Some(("--root", &tree))).ok().stdout;
+    assert!(text.contains("assumed to be far from all nodes") && !text.contains("->"), "{text}");
+    let json = json(&topology_command(&["--json"], Some(("--root", &tree))).ok());
+    let assumptions = json["assumptions"].as_array().expect("a list");
+    assert!(!assumptions.is_empty() && assumptions.iter().all(|found| found["remedy"].is_null()), "{json}");
 }
 
 #[test]

@@ -44,6 +44,12 @@ pub fn run(arguments: &TopologyArguments) -> ExitCode {
         Ok(topology) => topology,
         Err(error) => return end("hostbuf topology", class(&error), printable(&error.to_string())),
     };
+    if let Some(folder) = &arguments.record {
+        let folder = printable(&folder.display().to_string());
+        hostbuf_agent::complain!(
+            "hostbuf topology: recorded the files of this topology in {folder}: `hostbuf topology --root {folder}` reads them"
+        );
+    }
     let host = match &arguments.root {
         Some(root) => root.display().to_string(),
         None => hostbuf_os::process::host_name(),
