@@ -44,7 +44,7 @@ fn the_doctor_checks_the_placement_of_a_buffer() {
     let (status, text, _) = doctor(&["--size", "8M", "--section", "name=a,size=4M,numa=interleave"]);
     assert!(status == 0 && text.contains(", the rest has no placement"), "{text}");
     let (status, text, _) = doctor(&["--size", "4M", "--section", "name=a,size=1M,numa=1023"]);
-    assert!(status == 1 && text.contains("lacks --numa cannot place memory on node 1023: "), "{text}");
+    assert!(status == 1 && text.contains("lacks --numa cannot place section \"a\" on node 1023: "), "{text}");
     let (status, _, said) = doctor(&["--numa", "0"]);
     assert_eq!((status, said.as_str()), (2, "hostbuf doctor: --numa requires --size or --section\n"));
 }

@@ -138,7 +138,8 @@ fn the_command_prints_a_recorded_tree() {
     let lines: Vec<String> =
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     for line in [
-        "1 8-15 16 GiB 13.1 GiB 0 of 0 x 2 MiB 21 10",
+        "1 8-15 16 GiB 13.1 GiB - 21 10",
+        "0 0-7 16 GiB 15.1 GiB - 10 21",
         "mlx4_0 nic 0000:82:00.0 1 down ib0",
         "eth0 eth1 mlx4_0",
         "eth0 X PIX SYS",
@@ -201,6 +202,20 @@ fn a_recorded_host_is_the_host() {
         "{}",
         none.stderr
     );
+}
+
+#[test]
+fn the_performance_that_the_firmware_states_is_printed() {
+    if !can_unpack() {
+        return;
+    }
+    let scratch = Scratch::new("topology-performance");
+    let tree = unpack("fakememinitiators-1np2c+1npp+gi", &scratch);
+    let text = topology_command(&[], Some(("--root", &tree))).ok().stdout;
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("  memory of node ")).collect();
+    assert_eq!(lines.len(), 6, "{text}");
+    let two = "  memory of node 10 from nodes 1 and 3: read 78644 MiB/s, 77 ns; write 78644 MiB/s, 77 ns";
+    assert_eq!(lines[5], two);
 }
 
 #[test]

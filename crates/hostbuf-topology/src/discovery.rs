@@ -276,9 +276,7 @@ fn assumptions(topology: &Topology, no_nvml: Option<&str>) -> Vec<Assumption> {
                 Some(node) => (format!("{cause}, so the only node is assumed, node {node}"), None),
                 None => (
                     format!("{cause}, so the device is assumed to be far from all nodes"),
-                    Some(
-                        "update the firmware, or configure the device's node in the virtual machine",
-                    ),
+                    Some("update the firmware, or configure the device's node in the virtual machine"),
                 ),
             };
             add(&device.name, text, remedy);

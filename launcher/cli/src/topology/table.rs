@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use hostbuf::Bytes;
+use hostbuf_memory::placement::name_nodes;
 use hostbuf_topology::{DeviceKind, IoDevice, NumaNode, Topology};
 
 use super::Restriction;
@@ -27,6 +28,10 @@ pub fn text(host: &str, topology: &Topology, restriction: Option<&Restriction>) 
     let mut text = format!("{}\n\n{}", printable(host), align(&nodes(topology)));
     if let Some(restriction) = restriction.filter(|restriction| !restriction.is_none) {
         writeln!(text, "\n  {}", restriction.text()).expect("to memory");
+    }
+    let performance = performance(topology);
+    if !performance.is_empty() {
+        write!(text, "\n{performance}").expect("to memory");
     }
     if !topology.devices().is_empty() {
         write!(text, "\n{}", align(&devices(topology))).expect("to memory");
@@ -59,8 +64,33 @@ fn row(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|&cell| cell.to_owned()).collect()
 }
 
+/// Formats a size. The sizes of a column have the same form, so a whole number has no decimal.
 fn bytes(bytes: Option<u64>) -> String {
-    bytes.map_or("?".into(), |bytes| Bytes(bytes).to_string())
+    bytes.map_or("?".into(), |bytes| Bytes(bytes).to_string().replace(".0 ", " "))
+}
+
+/// Returns a line for each node whose performance the firmware states.
+fn performance(topology: &Topology) -> String {
+    let one = |node: &NumaNode| {
+        let figures = node.performance()?;
+        let of = |action: &str, bandwidth: Option<u64>, latency: Option<u64>| {
+            let figures =
+                [bandwidth.map(|rate| format!("{rate} MiB/s")), latency.map(|time| format!("{time} ns"))];
+            let figures: Vec<String> = figures.into_iter().flatten().collect();
+            (!figures.is_empty()).then(|| format!("{action} {}", figures.join(", ")))
+        };
+        let both = [
+            of("read", figures.read_bandwidth, figures.read_latency),
+            of("write", figures.write_bandwidth, figures.write_latency),
+        ];
+        let from = match figures.initiators.is_empty() {
+            true => String::new(),
+            false => format!(" from {}", name_nodes(figures.initiators.iter().copied())),
+        };
+        let both: Vec<String> = both.into_iter().flatten().collect();
+        (!both.is_empty()).then(|| format!("  memory of node {}{from}: {}\n", node.id(), both.join("; ")))
+    };
+    topology.nodes().iter().filter_map(one).collect()
 }
 
 fn nodes(topology: &Topology) -> Vec<Vec<String>> {
@@ -73,6 +103,7 @@ fn nodes(topology: &Topology) -> Vec<Vec<String>> {
         let pools = node
             .huge_pages()
             .iter()
+            .filter(|pool| pool.total > 0)
             .map(|pool| format!("{} of {} x {}", pool.free, pool.total, Bytes(pool.size)));
         let distances = node.distances().iter().map(|(_, distance)| distance.to_string());
         rows.push(vec![
