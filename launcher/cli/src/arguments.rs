@@ -1,9 +1,10 @@
 //! The arguments that several subcommands share.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
-use clap::ValueHint;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Arg, Command, ValueHint};
 use hostbuf::segment::{DEFAULT_NAME, SectionArgument, add_sections, check_all};
 use hostbuf::{BufferOptions, Bytes, Error, Pages, Placement, Result};
 
@@ -15,13 +16,34 @@ pub(crate) struct PlacementArguments {
     /// Place the pages on NUMA nodes: 0 (on node 0), 0,1 (on node 0 until it is full, then on node
     /// 1), or interleave[:NODES[/WEIGHTS]] (page by page over all nodes with memory, or over NODES;
     /// interleave:0,1/3,1 places three pages on node 0, then one on node 1, and so on)
-    #[arg(long, value_name = "NODES", value_hint = ValueHint::Other, value_parser = Placement::from_text)]
+    #[arg(long, value_name = "NODES", hide_possible_values = true, value_parser = PlacementParser)]
     pub(crate) numa: Option<Placement>,
     /// Add a section, a part of the buffer with NUMA nodes of its own: name=grid,size=4G,numa=0;
     /// may be repeated. Without --size the buffer consists of its sections. With buffer=index the
     /// section belongs to the buffer "index" of --buffer
     #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<SectionArgument>())]
     pub(crate) section: Vec<SectionArgument>,
+}
+
+/// The parser of `--numa`. Completions offer two of its values, which suit every host.
+#[derive(Clone, Debug)]
+struct PlacementParser;
+
+impl TypedValueParser for PlacementParser {
+    type Value = Placement;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> std::result::Result<Placement, clap::Error> {
+        Placement::from_text.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(["interleave", "0"].into_iter().map(PossibleValue::new)))
+    }
 }
 
 /// The requested buffers of a job.

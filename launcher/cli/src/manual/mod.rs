@@ -111,9 +111,11 @@ mod tests {
         let text = String::from_utf8(text).expect("bash is UTF-8");
         let run = text.split("hostbuf__run)").nth(1).or_else(|| text.split("hostbuf__subcmd__run)").nth(1));
         let run = run.expect("there is a part for run");
-        for (option, offered) in
-            [("--pages)", "\"auto 4k thp 2m 1g\""), ("--launcher)", "\"auto local openmpi")]
-        {
+        for (option, offered) in [
+            ("--pages)", "\"auto 4k thp 2m 1g\""),
+            ("--launcher)", "\"auto local openmpi"),
+            ("--numa)", "\"interleave 0\""),
+        ] {
             let lines: Vec<&str> = run.split(option).nth(1).expect("run has it").lines().take(3).collect();
             assert!(lines.iter().any(|line| line.contains(offered)), "{option}: {lines:?}");
         }
