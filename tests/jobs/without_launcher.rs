@@ -130,6 +130,26 @@ fn an_error_of_all_ranks_is_printed_once() {
 }
 
 #[test]
+fn ranks_with_other_buffers_learn_what_one_of_them_requests() {
+    let job = ExecJob::new("other-buffers");
+    let section = "name=a,size=1M,numa=0";
+    let options: [&[&str]; 2] = [&["--size", "1M"], &["--size", "4M", "--section", section]];
+    let mut ranks = [0, 1].map(|rank| job.rank_with(rank, 2, options[rank], &["true"]));
+    let outcomes = together(&mut ranks);
+    let lines: Vec<&str> = outcomes.iter().flat_map(CommandOutput::said).collect();
+    let requests = [
+        "requests \"name=default,size=1048576,pages=auto\"",
+        "--section buffer=default,name=a,size=1048576,numa=0\"",
+    ];
+    let is_one = |text: &&str| lines.iter().any(|line| line.contains(text));
+    assert!(
+        lines.len() == 1 && lines[0].contains("its requested buffers differ from those of "),
+        "{lines:?}"
+    );
+    assert_eq!(requests.iter().filter(|text| is_one(text)).count(), 1, "{lines:?}");
+}
+
+#[test]
 fn all_clients_of_a_process_learn_of_the_failure_that_one_of_them_prints() {
     let job = ExecJob::new("one-prints");
     let agent = job.agent("50T");

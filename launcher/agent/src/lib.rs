@@ -5,6 +5,7 @@
 //! *coordinator* goes through the phases one after another. Only the coordinator uses MPI, so that
 //! an MPI that hangs in its shutdown disturbs no process.
 
+pub mod buffer_request;
 #[macro_use]
 mod complain;
 mod coordinator;

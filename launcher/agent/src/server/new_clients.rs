@@ -46,9 +46,12 @@ impl Server {
         }
         match hello.role {
             Role::Rank if hello.request != self.request => {
-                let why = "this job has its buffers already, and this rank requests different ones: each \
-                           `hostbuf exec` of a job must request the same buffers";
-                self.refuse_rank(id, why);
+                let why = format!(
+                    "this job has its buffers already (\"{}\"), and this rank requests different ones: each `hostbuf exec` of a job \
+                     must request the same buffers",
+                    self.own_request.1
+                );
+                self.refuse_rank(id, &why);
             }
             // The engine may start processes later (MPI_Comm_spawn). They attach, and are not
             // counted.
@@ -84,8 +87,17 @@ impl Server {
         self.deadline.rank_connected();
         self.request = hello.request;
         if let Some(other) = other {
-            let why =
-                format!("its requested buffers differ from those of rank {} of the same job", other.rank);
+            // The first of them has started this agent, with the buffers that it requests.
+            let (own, text) = &self.own_request;
+            let request = match () {
+                () if *own == other.request => format!(", which requests \"{text}\""),
+                () if *own == hello.request => format!(": it requests \"{text}\""),
+                () => String::new(),
+            };
+            let why = format!(
+                "its requested buffers differ from those of rank {} of the same job{request}",
+                other.rank
+            );
             self.lost_with(id, JobError::new(ErrorClass::Disagreed, why));
         }
     }

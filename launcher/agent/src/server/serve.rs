@@ -15,6 +15,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use super::super::buffer_request;
 use super::super::first_failure::FirstFailure;
 use super::super::inherited::{adopt, watched_process};
 use super::super::orders::{Order, ServerHandle};
@@ -96,6 +97,7 @@ impl Server {
             print_failures: !spec.reports,
             printing_rank: PrintingRank::None,
             request: 0,
+            own_request: (buffer_request::number(&spec.buffers), buffer_request::text(&spec.buffers)),
             seen: (BTreeSet::new(), 0),
             orders,
             wake,

@@ -137,6 +137,8 @@ pub(crate) struct Server {
     pub(super) printing_rank: PrintingRank,
     /// The request of the counted ranks.
     pub(super) request: u64,
+    /// The buffers of this agent, as number and as text.
+    pub(super) own_request: (u64, String),
     /// The local ranks that have ever connected, and the number of ranks on the host.
     pub(super) seen: (BTreeSet<u64>, u64),
     pub(super) orders: Receiver<Order>,

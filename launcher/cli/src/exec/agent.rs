@@ -12,6 +12,7 @@ use hostbuf_protocol::message::Message;
 
 use super::rank::{is_daemon, job_key};
 use crate::engines::Place;
+use hostbuf_agent::buffer_request;
 use hostbuf_agent::spec::{Spec, WatchedProcess};
 
 /// The time in which the agent of a host has to answer.
@@ -43,7 +44,7 @@ pub(super) fn find_or_start(
         }
     };
     // The length of a socket's name is limited.
-    let name = format!("hostbuf/{}/{:032x}", nix::unistd::geteuid(), hash(key.as_bytes()));
+    let name = format!("hostbuf/{}/{:032x}", nix::unistd::geteuid(), buffer_request::hash(key.as_bytes()));
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     let (mut started, mut ended) = (0, 0);
     loop {
@@ -90,21 +91,6 @@ pub(super) fn find_or_start(
 /// Returns the error of an agent that was killed after this rank had connected.
 pub(super) fn gone() -> AttachError {
     AttachError::AgentGone { why: "the agent of this host ended before the buffer was agreed on".into() }
-}
-
-/// Returns a hash of the requested buffers, by which the agent detects ranks with different
-/// requests.
-pub(super) fn request(buffers: &[BufferOptions]) -> u64 {
-    let text = buffers.iter().map(BufferOptions::request_text).collect::<Vec<_>>().join("/");
-    hash(text.as_bytes()) as u64
-}
-
-/// Returns 128 bits for the key, so that no two jobs of one user on one host collide.
-fn hash(key: &[u8]) -> u128 {
-    let half = |basis: u64| {
-        key.iter().fold(basis, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23))
-    };
-    u128::from(half(0xcbf2_9ce4_8422_2325)) << 64 | u128::from(half(0x8422_2325_cbf2_9ce4))
 }
 
 /// Starts the agent in a separate session, neither as a child of this process nor with its streams.

@@ -19,6 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use hostbuf::{AttachError, Error, ErrorClass, JobError};
+use hostbuf_agent::buffer_request;
 use hostbuf_agent::report::{self, exit_code};
 use hostbuf_os::session::{Session, SessionError};
 use hostbuf_os::{FrameSocket, Received};
@@ -218,7 +219,7 @@ fn connect(arguments: &ExecArguments, place: Place) -> Result<(FrameSocket, Stri
         None => {
             let buffers = arguments.buffers.options()?;
             arguments.register.check(&buffers)?;
-            hello.request = agent::request(&buffers);
+            hello.request = buffer_request::number(&buffers);
             let timeout = arguments.start.timeout()?;
             agent::find_or_start(&buffers, timeout, place, &Message::Hello { hello, command })?
         }
