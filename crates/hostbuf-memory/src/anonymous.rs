@@ -138,7 +138,8 @@ mod tests {
             let bytes = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, segment.len()) };
             assert!(bytes.iter().all(|&byte| byte == 0));
             bytes.fill(7);
-            let again = FileMapping::new(segment.file.as_fd(), 0, 4096, 4096).unwrap();
+            let align = segment.pages().size() as usize;
+            let again = FileMapping::new(segment.file.as_fd(), 0, segment.length, align).unwrap();
             // SAFETY: another mapping of the same file.
             assert_eq!(unsafe { *(again.start() as *const u8) }, 7);
             drop(segment);
