@@ -149,35 +149,62 @@ fn ranks_with_other_buffers_learn_what_one_of_them_requests() {
     assert_eq!(requests.iter().filter(|text| is_one(text)).count(), 1, "{lines:?}");
 }
 
-#[test]
-fn all_clients_of_a_process_learn_of_the_failure_that_one_of_them_prints() {
-    let job = ExecJob::new("one-prints");
-    let agent = job.agent("50T");
-    wait_for_failure(&job);
-    let files = format!("/proc/{}/fd", agent.0.id());
-    // The agent watches the test as its watched process, and once more for each connection.
-    let watches = |count: usize| {
-        let is_process = |to: std::path::PathBuf| to.to_string_lossy().contains("pidfd");
-        eventually("the agent's watches", SOON, || {
-            let files = std::fs::read_dir(&files).expect("the agent runs").flatten();
-            files.filter(|file| std::fs::read_link(file.path()).is_ok_and(is_process)).count() == count
-        });
-    };
-    let refused = |session: &Session| match session.first_answer(ARRIVAL) {
+/// Requires that an agent that has failed refuses a client. Returns whether the client prints the
+/// reason.
+fn prints(session: &Session) -> bool {
+    match session.first_answer(ARRIVAL) {
         Err(SessionError::Refused(packet)) => match packet.message() {
             Ok(Message::Fail { prints, .. }) => prints,
             other => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),
-    };
+    }
+}
+
+/// Waits until an agent watches this many processes: the test as its watched process, and once more
+/// for each connection.
+fn await_watches(agent: &ChildProcess, count: usize) {
+    let files = format!("/proc/{}/fd", agent.0.id());
+    let is_process = |to: std::path::PathBuf| to.to_string_lossy().contains("pidfd");
+    eventually("the agent's watches", SOON, || {
+        let files = std::fs::read_dir(&files).expect("the agent runs").flatten();
+        files.filter(|file| std::fs::read_link(file.path()).is_ok_and(is_process)).count() == count
+    });
+}
+
+#[test]
+fn all_clients_of_a_process_learn_of_the_failure_that_one_of_them_prints() {
+    let job = ExecJob::new("one-prints");
+    let agent = job.agent("50T");
+    wait_for_failure(&job);
     let open = |role| Session::open(&job.socket(), &hello(role)).expect("the agent listens");
     let rank = open(Role::Rank);
-    assert!(refused(&rank));
-    watches(2);
+    assert!(prints(&rank));
+    await_watches(&agent, 2);
     let library = open(Role::Library);
-    watches(3);
+    await_watches(&agent, 3);
     drop(rank);
-    assert!(!refused(&library));
+    assert!(!prints(&library));
+}
+
+/// The agent then waits for the end of the process.
+#[test]
+fn a_client_that_connects_after_the_one_that_prints_has_left_learns_of_the_failure() {
+    let job = ExecJob::new("one-left");
+    let agent = job.agent("50T");
+    wait_for_failure(&job);
+    let open = |role| Session::open(&job.socket(), &hello(role)).expect("the agent listens");
+    let rank = open(Role::Rank);
+    assert!(prints(&rank));
+    let before = open_files(&agent);
+    drop(rank);
+    eventually("the end of the connection", SOON, || open_files(&agent) < before);
+    assert!(!prints(&open(Role::Library)));
+}
+
+/// Returns the number of open files of an agent.
+fn open_files(agent: &ChildProcess) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", agent.0.id())).expect("the agent runs").count()
 }
 
 #[test]

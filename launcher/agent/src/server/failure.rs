@@ -3,7 +3,7 @@
 use hostbuf_os::encode;
 use hostbuf_protocol::message::{Message, Role};
 
-use super::state::{PrintingRank, Server};
+use super::state::{ClientProcess, PrintingRank, Server};
 
 impl Server {
     /// Tells the peers that the job has failed. Without a launcher, one rank of the host prints the
@@ -21,8 +21,11 @@ impl Server {
                 return self.send_failure(id, true);
             }
         }
-        if matches!(self.printing_rank, PrintingRank::Rank(_)) {
-            return;
+        if let PrintingRank::Rank(id) = self.printing_rank {
+            if !self.has_left(id) {
+                return;
+            }
+            self.printing_rank = PrintingRank::Done;
         }
         let rest: Vec<u64> = self.peers.iter().filter(|(_, p)| !p.refused).map(|(&id, _)| id).collect();
         for id in rest {
@@ -39,6 +42,15 @@ impl Server {
         let Some(error) = self.failure.get() else { return };
         let packet = encode(&Message::Fail { prints, error: error.record() });
         self.send_packet(id, packet, false);
+    }
+
+    /// Returns whether a peer has closed its connection, and its process has another one, so that
+    /// the end of the process is not awaited.
+    fn has_left(&self, id: u64) -> bool {
+        self.peers.get(&id).is_none_or(|peer| {
+            let is_same = |(other, p): (&u64, &ClientProcess)| *other != id && p.pid == peer.pid;
+            peer.channel.is_none() && self.peers.iter().any(is_same)
+        })
     }
 
     /// Tells the remaining peers after the rank that prints has ended.
