@@ -126,7 +126,7 @@ fn an_error_of_all_ranks_is_printed_once() {
     let outcomes = together(&mut ranks);
     assert!(outcomes.iter().all(|outcome| outcome.status == 82), "{outcomes:?}");
     let lines: Vec<&str> = outcomes.iter().flat_map(CommandOutput::said).collect();
-    assert!(lines.len() == 1 && lines[0].contains("--bind near-gpu: CUDA shows no GPU on "), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].contains("--bind near-gpu: this rank sees no GPU on "), "{lines:?}");
 }
 
 #[test]
