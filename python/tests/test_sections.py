@@ -104,7 +104,8 @@ class Refused(unittest.TestCase):
         nodes = "cannot place memory on node 63: .*hostbuf topology"
         self.refused(hostbuf.UnsupportedError, nodes, 4096, numa=63)
         self.refused(hostbuf.UnsupportedError, nodes, 4096, numa="0,63")
-        self.refused(hostbuf.UnsupportedError, nodes, sections={"grid": (4096, 63)})
+        section = 'cannot place section "grid" on node 63: '
+        self.refused(hostbuf.UnsupportedError, section, sections={"grid": (4096, 63)})
         self.refused(hostbuf.InvalidError, 'invalid placement "": expected NUMA nodes such as 0', 4096, numa="")
         self.refused(hostbuf.InvalidError, 'invalid placement "near"', sections={"grid": (4096, "near")})
         self.refused(hostbuf.InvalidError, "numa = -1 is out of range", 4096, numa=-1)
