@@ -9,7 +9,7 @@ fn two_nodes() {
     let machine = NumaMachine::new("two").huge(&[8, 8]);
     let mut checks = vec![layout::check(&machine)];
     checks.extend(topology::check());
-    checks.extend([binding::check(), placement::check()]);
+    checks.extend([binding::check(), placement::pages_check(), placement::full_nodes_check()]);
     checks.extend(placement::jobs());
     machine.run(&checks);
 }
@@ -19,8 +19,7 @@ fn two_nodes_with_a_newer_kernel() {
     let machine = NumaMachine::new("two").kernel("6.12").huge(&[8, 9]);
     let mut checks = vec![layout::check(&machine)];
     checks.extend(topology::check());
-    checks.extend([memory::check(), placement::check()]);
-    checks.extend([placement::limits_check(), placement::balancing_check()]);
+    checks.extend([placement::pages_check(), placement::limits_check(), placement::balancing_check()]);
     machine.run(&checks);
 }
 
@@ -29,7 +28,7 @@ fn four_nodes() {
     let machine = NumaMachine::new("four").huge(&[8, 9, 8, 8]);
     let mut checks = vec![layout::check(&machine)];
     checks.extend(topology::check());
-    checks.extend([memory::check(), placement::check()]);
+    checks.extend([memory::check(), placement::pages_check(), placement::full_nodes_check()]);
     machine.run(&checks);
 }
 

@@ -5,7 +5,8 @@ use hostbuf_tests::{CommandOutput, hostbuf};
 
 use crate::machine::{GuestCheck, all_ok, command_line};
 
-const CHECKS: [&str; 10] = [
+/// The checks of all pages.
+const PAGES: [&str; 8] = [
     "small-pages",
     "small-pages-of-huge-files",
     "transparent-pages",
@@ -14,31 +15,36 @@ const CHECKS: [&str; 10] = [
     "sections",
     "automatic-pages",
     "spilling",
-    "collapse-refused",
-    "node-filled-meanwhile",
 ];
 
-/// The checks of limits that are the same on all machines.
+/// The checks of nodes whose memory is in use.
+const FULL_NODES: [&str; 2] = ["collapse-refused", "node-filled-meanwhile"];
+
+/// The checks of limits other than the free memory of a node.
 const LIMITS: [&str; 4] = ["lost-pool", "cgroup-limits", "oom-group", "oom-group-of-one-node"];
 
-/// Returns the check of limits other than the free memory of a node, for a machine with eight huge
-/// pages on each node.
-pub fn limits_check() -> GuestCheck {
-    let one = |name: &str| command_line("numa_placement", &[name.to_owned()]);
-    GuestCheck {
-        name: "limits",
-        command: LIMITS.map(one).join(" && "),
-        check: |output| all_ok(output, &LIMITS),
-    }
+/// Returns the command line of the program with these checks.
+fn placement(checks: &[&str]) -> String {
+    command_line("numa_placement", &checks.iter().map(ToString::to_string).collect::<Vec<_>>())
 }
 
 /// Returns the check of all pages, for a machine with eight huge pages on each node.
-pub fn check() -> GuestCheck {
+pub fn pages_check() -> GuestCheck {
+    GuestCheck { name: "pages", command: placement(&PAGES), check: |output| all_ok(output, &PAGES) }
+}
+
+/// Returns the check of nodes whose memory is in use.
+pub fn full_nodes_check() -> GuestCheck {
     GuestCheck {
-        name: "placement",
-        command: command_line("numa_placement", &[]),
-        check: |output| all_ok(output, &CHECKS),
+        name: "full-nodes",
+        command: placement(&FULL_NODES),
+        check: |output| all_ok(output, &FULL_NODES),
     }
+}
+
+/// Returns the check of limits, for a machine with eight huge pages on each node.
+pub fn limits_check() -> GuestCheck {
+    GuestCheck { name: "limits", command: placement(&LIMITS), check: |output| all_ok(output, &LIMITS) }
 }
 
 /// Returns the check that automatic NUMA balancing does not move placed pages, for a kernel that
@@ -46,7 +52,7 @@ pub fn check() -> GuestCheck {
 pub fn balancing_check() -> GuestCheck {
     GuestCheck {
         name: "balancing",
-        command: command_line("numa_placement", &["balancing".to_owned()]),
+        command: placement(&["balancing"]),
         check: |output| all_ok(output, &["balancing"]),
     }
 }
@@ -55,7 +61,7 @@ pub fn balancing_check() -> GuestCheck {
 pub fn page_cache_check() -> GuestCheck {
     GuestCheck {
         name: "page-cache",
-        command: command_line("numa_placement", &["page-cache".to_owned()]),
+        command: placement(&["page-cache"]),
         check: |output| all_ok(output, &["page-cache"]),
     }
 }

@@ -1,10 +1,10 @@
 //! Checks where the pages of buffers are, in a machine of `scripts/numa-vm` with at least two nodes
 //! that have memory and eight free huge pages each. It prints one line for each check.
 //!
-//!   numa_placement         the checks that suit all machines
-//!   numa_placement CHECK   one check, of these or of the special ones; "balancing" needs a kernel
-//!                          that moves pages of memory files, and "page-cache" a machine with a
-//!                          drive
+//!   numa_placement CHECK...
+//!
+//! "balancing" needs a kernel that moves pages of memory files, and "page-cache" a machine with a
+//! drive.
 
 mod balancing;
 mod cgroup_limits;
@@ -30,21 +30,19 @@ fn main() {
         ("spilling", spill::to_the_second_node),
         ("collapse-refused", faults::collapse_refused),
         ("node-filled-meanwhile", faults::node_filled_meanwhile),
-    ];
-    let only = std::env::args().nth(1);
-    let special = [
-        ("balancing", balancing::leaves_placed_pages as fn() -> Outcome),
+        ("balancing", balancing::leaves_placed_pages),
         ("page-cache", page_cache::is_freed),
         ("lost-pool", lost_pool::is_replaced),
         ("cgroup-limits", cgroup_limits::are_the_cause),
         ("oom-group", oom_group::spares_the_group),
         ("oom-group-of-one-node", oom_group::spares_the_group_of_one_node),
     ];
-    if let Some((name, check)) = special.into_iter().find(|(name, _)| only.as_deref() == Some(name)) {
-        std::process::exit(i32::from(!report(name, &check())));
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let mut all_pass = !names.is_empty();
+    for wanted in names {
+        let found = checks.iter().find(|(name, _)| *name == wanted);
+        let outcome = found.map_or_else(|| Err("there is no such check".to_owned()), |(_, check)| check());
+        all_pass &= report(&wanted, &outcome);
     }
-    let wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
-    let selected = checks.into_iter().filter(|(name, _)| wanted(name));
-    let failed = selected.filter(|(name, check)| !report(name, &check())).count();
-    std::process::exit(i32::from(failed > 0))
+    std::process::exit(i32::from(!all_pass))
 }
