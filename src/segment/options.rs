@@ -209,9 +209,14 @@ impl BufferOptions {
         }
         let (sections, size) = (self.section_lengths().sum(), self.pages.round_up(self.requested()));
         if sections > size {
+            let smaller = if self.unit() > Pages::Small.size() {
+                "raise it, or use smaller pages (--pages 4k)"
+            } else {
+                "or raise it"
+            };
             return Err(Error::invalid(format!(
                 "the sections of buffer \"{buffer}\" need {} in whole pages of {}, and its size is {}: leave out the size of \
-                 the buffer, raise it, or use smaller pages (--pages 4k)",
+                 the buffer, {smaller}",
                 section::bytes(sections),
                 Bytes(self.unit()),
                 section::bytes(size)
