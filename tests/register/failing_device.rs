@@ -124,6 +124,10 @@ fn a_failed_registration_leaves_nothing_behind() {
     });
     // Each failed call belongs to exactly one request.
     assert_eq!((outcomes.iter().sum::<usize>(), cache.stats().failures), (200, 100));
+    // A call that failed last has held one of the four places until its end.
+    for n in 0..4 {
+        drop(cache.get(at(0x400_0000 + n * PAGE), PAGE, READ).unwrap());
+    }
     books(&failing, &cache, 4, 0);
     cache.flush().unwrap();
     books(&failing, &cache, 0, 0);
