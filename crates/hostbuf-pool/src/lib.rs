@@ -4,6 +4,6 @@ mod header;
 mod pool_id;
 mod token;
 
-pub use header::{ArrayLayout, ElementType, InvalidLayout};
+pub use header::{ArrayLayout, BlockHeader, ElementType, InvalidHeader, InvalidLayout};
 pub use pool_id::PoolId;
 pub use token::{InvalidToken, Token};
