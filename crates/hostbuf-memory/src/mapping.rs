@@ -4,8 +4,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-/// A part of a file, mapped for reading and writing at an aligned address. Dropping it unmaps the
-/// part.
+/// A part of a file, mapped at an aligned address. Dropping it unmaps the part.
 #[derive(Debug)]
 pub struct FileMapping {
     area: *mut libc::c_void,
@@ -31,7 +30,8 @@ unsafe impl Send for FileMapping {}
 unsafe impl Sync for FileMapping {}
 
 impl FileMapping {
-    /// Maps `length` bytes of `fd` from `offset` on, at a multiple of `align`.
+    /// Maps `length` bytes of `fd` from `offset` on, at a multiple of `align`, for reading and
+    /// writing.
     ///
     /// # Errors
     /// Returns [`MappingRefused`]; nothing stays mapped.
@@ -44,12 +44,35 @@ impl FileMapping {
         FileMapping::of_raw(fd.as_raw_fd(), offset, length, align)
     }
 
+    /// Maps a part of a file as [`new`](FileMapping::new) does, for reading only.
+    ///
+    /// # Errors
+    /// Returns [`MappingRefused`]; nothing stays mapped.
+    pub fn read_only(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        length: u64,
+        align: usize,
+    ) -> Result<FileMapping, MappingRefused> {
+        FileMapping::with_protection(fd.as_raw_fd(), offset, length, align, libc::PROT_READ)
+    }
+
     /// Maps a part of an open file as [`new`](FileMapping::new) does.
     pub(crate) fn of_raw(
         fd: RawFd,
         offset: u64,
         length: u64,
         align: usize,
+    ) -> Result<FileMapping, MappingRefused> {
+        FileMapping::with_protection(fd, offset, length, align, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn with_protection(
+        fd: RawFd,
+        offset: u64,
+        length: u64,
+        align: usize,
+        protection: i32,
     ) -> Result<FileMapping, MappingRefused> {
         let area_length = length as usize + align;
         // SAFETY: a new private mapping without access, to find an aligned range.
@@ -64,8 +87,8 @@ impl FileMapping {
         let mapping = FileMapping { area, area_length, at, length: length as usize };
         // SAFETY: inside the new area, which nothing else uses.
         let mapped = unsafe {
-            let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-            libc::mmap(at, length as usize, rw, flags, fd, offset as libc::off_t)
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+            libc::mmap(at, length as usize, protection, flags, fd, offset as libc::off_t)
         };
         if mapped == libc::MAP_FAILED {
             return Err(MappingRefused::File(nix::errno::Errno::last_raw()));

@@ -35,6 +35,13 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// Converts the packet into its bytes and its descriptors, for the messages of a protocol on
+    /// top of this one.
+    #[must_use]
+    pub fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
+        (self.bytes, self.descriptors)
+    }
+
     /// Parses the message in the packet.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -20,9 +21,22 @@ use hostbuf_raw::syscall as raw;
 /// # Errors
 /// As `bind(2)`: `EADDRINUSE` if another socket has the name.
 pub fn listen_on(name: &str) -> io::Result<OwnedFd> {
+    listen_on_address(&UnixAddr::new_abstract(name.as_bytes())?)
+}
+
+/// Listens at `path`, for clients in other network namespaces. The path stays after the end of the
+/// socket.
+///
+/// # Errors
+/// As `bind(2)`: `EADDRINUSE` if the path exists.
+pub fn listen_at(path: &Path) -> io::Result<OwnedFd> {
+    listen_on_address(&UnixAddr::new(path)?)
+}
+
+fn listen_on_address(address: &UnixAddr) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-    bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+    bind(fd.as_raw_fd(), address)?;
     listen(&fd, Backlog::new(1024)?)?;
     Ok(fd)
 }
@@ -51,6 +65,16 @@ pub fn connect(name: &str) -> io::Result<OwnedFd> {
     let fd = raw::connect(name.as_bytes()).map_err(|e| io::Error::from_raw_os_error(e.0))?;
     // SAFETY: connect() returned a new descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Connects to the socket at `path`. The connection is blocking.
+///
+/// # Errors
+/// As `connect(2)`: `ENOENT` if there is no such path, `ECONNREFUSED` if no socket listens there.
+pub fn connect_at(path: &Path) -> io::Result<OwnedFd> {
+    let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    nix::sys::socket::connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(fd)
 }
 
 /// The credentials of the process at the other end of a socket.

@@ -57,6 +57,8 @@ pub enum Role {
     /// A rank that takes part in collective operations among the ranks of this host, through the
     /// agent.
     Member = 4,
+    /// A client of a pool's broker, which speaks the pool's own protocol after its hello.
+    PoolClient = 5,
 }
 
 impl AddressWindow {
@@ -84,7 +86,7 @@ impl Hello {
     pub(crate) fn from_numbers(
         [role, rank, size, local_rank, local_size, request]: [u64; 6],
     ) -> Option<Hello> {
-        let role = [Role::Rank, Role::Late, Role::Library, Role::Member]
+        let role = [Role::Rank, Role::Late, Role::Library, Role::Member, Role::PoolClient]
             .into_iter()
             .find(|&candidate| candidate as u64 == role)?;
         let ranked = !matches!(role, Role::Rank | Role::Member)

@@ -1,7 +1,8 @@
 //! The client's side of a session.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use hostbuf_protocol::frame::FrameError;
@@ -23,8 +24,20 @@ impl Session {
     /// # Errors
     /// [`SessionError`].
     pub fn open(name: &str, hello: &Message<'_>) -> Result<Session, SessionError> {
-        let fd = socket::connect(name).map_err(|error| match error.raw_os_error() {
-            Some(libc::ECONNREFUSED) => SessionError::NoServer,
+        Session::begin(socket::connect(name), hello)
+    }
+
+    /// Connects to the server whose socket is at `path`, checks its user, and says `hello`.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn open_at(path: &Path, hello: &Message<'_>) -> Result<Session, SessionError> {
+        Session::begin(socket::connect_at(path), hello)
+    }
+
+    fn begin(connected: io::Result<OwnedFd>, hello: &Message<'_>) -> Result<Session, SessionError> {
+        let fd = connected.map_err(|error| match error.raw_os_error() {
+            Some(libc::ECONNREFUSED | libc::ENOENT) => SessionError::NoServer,
             _ => SessionError::Connect(error),
         })?;
         let (peer, own) =
