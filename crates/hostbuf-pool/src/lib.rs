@@ -1,9 +1,26 @@
 //! Memory blocks shared between the processes of a host.
 
+mod broker;
+mod client;
+mod clock;
+mod error;
 mod header;
+mod hold;
+mod latency;
+mod name_hash;
 mod pool_id;
+mod segment;
+mod socket_name;
 mod token;
+mod wire;
 
+pub use broker::{Broker, BrokerOptions};
+pub use client::{
+    AcquireError, Block, BlockRef, Pool, PoolKind, PoolMode, PoolOptions, Producer, ProducerOptions,
+    PublishError, TakeError,
+};
+pub use error::{BrokerRefusal, InvalidGeometry, PoolError};
 pub use header::{ArrayLayout, BlockHeader, ElementType, InvalidHeader, InvalidLayout};
+pub use latency::{LatencyHistogram, LatencySnapshot};
 pub use pool_id::PoolId;
 pub use token::{InvalidToken, Token};

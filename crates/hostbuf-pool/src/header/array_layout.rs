@@ -326,7 +326,6 @@ pub(super) mod tests {
         assert!(layout.is_contiguous());
         let one = ArrayLayout::contiguous(F32, &[]).unwrap();
         assert_eq!((one.elements(), one.extent_bytes(), one.strides().len()), (1, 4, 0));
-        // As numpy has them.
         let empty = ArrayLayout::contiguous(F32, &[0, 3]).unwrap();
         assert_eq!((empty.elements(), empty.extent_bytes(), empty.strides()), (0, 0, &[12, 4][..]));
         assert!(empty.is_contiguous());

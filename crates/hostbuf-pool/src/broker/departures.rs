@@ -1,0 +1,117 @@
+//! The end of clients and of segments.
+
+use std::time::{Duration, Instant};
+
+use super::segment_record::SegmentStage;
+use super::state::BrokerState;
+use crate::wire::{PoolMessage, SegmentKey};
+
+/// The time between the end of a connection and the end of its client if the kernel has no
+/// descriptor for the process: a device may still copy while the process ends.
+const END_GRACE: Duration = Duration::from_secs(1);
+
+impl BrokerState {
+    /// Notes the end of a client's connection. A process whose end the kernel reports keeps what it
+    /// has until then.
+    pub(super) fn disconnect(&mut self, client: u64) {
+        let Some(record) = self.clients.get_mut(&client) else { return };
+        record.connection = None;
+        record.outbox.clear();
+        record.disconnected.get_or_insert_with(Instant::now);
+    }
+
+    /// Ends the clients whose connection has ended, and whose process has ended or is unknown.
+    pub(super) fn end_disconnected(&mut self) {
+        let ended = |record: &super::client_record::ClientRecord| {
+            let since = record.disconnected.filter(|_| record.process.is_none());
+            since.is_some_and(|since| since.elapsed() >= END_GRACE)
+        };
+        let list: Vec<u64> = self.clients.iter().filter(|(_, c)| ended(c)).map(|(&id, _)| id).collect();
+        list.into_iter().for_each(|id| self.end_client(id));
+    }
+
+    /// Takes back what a process had that has ended.
+    pub(super) fn end_client(&mut self, client: u64) {
+        let Some(record) = self.clients.remove(&client) else { return };
+        tracing::debug!(client = record.describe(), "it has ended");
+        let keys: Vec<SegmentKey> = self.segments.keys().copied().collect();
+        for key in keys {
+            let segment = self.segments.get_mut(&key).expect("it is listed");
+            segment.free_row_of(client);
+            if segment.producer == Some(client) {
+                self.orphan(key);
+            }
+            self.unmapped(client, key);
+        }
+    }
+
+    /// Notes that a producer publishes nothing any more.
+    pub(super) fn close(&mut self, client: u64, key: SegmentKey) {
+        if self.segments.get(&key).is_some_and(|segment| segment.producer == Some(client)) {
+            self.orphan(key);
+        }
+    }
+
+    fn orphan(&mut self, key: SegmentKey) {
+        let segment = self.segments.get_mut(&key).expect("the caller has found it");
+        segment.producer = None;
+        segment.free_unpublished();
+        match segment.stage {
+            // No other process has had it.
+            SegmentStage::Granted => segment.stage = SegmentStage::Ending,
+            _ => segment.stage = SegmentStage::Orphaned(Instant::now()),
+        }
+    }
+
+    /// Notes that a client has unmapped a segment.
+    pub(super) fn detached(&mut self, client: u64, key: SegmentKey) {
+        if let Some(segment) = self.segments.get_mut(&key) {
+            segment.free_row_of(client);
+            self.unmapped(client, key);
+        }
+    }
+
+    /// Frees a segment that no process can have mapped any more.
+    fn unmapped(&mut self, client: u64, key: SegmentKey) {
+        let Some(segment) = self.segments.get_mut(&key) else { return };
+        segment.mapped_by.remove(&client);
+        if segment.stage == SegmentStage::Ending && segment.mapped_by.is_empty() {
+            let segment = self.segments.remove(&key).expect("it was found");
+            let (charged, bytes) = (segment.charged, segment.bytes);
+            // The files are closed before their bytes are granted again.
+            drop(segment);
+            self.accounts.refund(charged, bytes);
+        }
+    }
+
+    /// Ends all segments without producers and holds, for a request that needs their memory.
+    pub(super) fn reclaim_unheld(&mut self) {
+        for segment in self.segments.values_mut() {
+            if matches!(segment.stage, SegmentStage::Orphaned(_)) && !segment.is_held() {
+                segment.retire();
+            }
+        }
+        self.end_segments();
+    }
+
+    /// Ends segments whose producers have ended, once nothing is held and the time for late readers
+    /// is over.
+    pub(super) fn end_segments(&mut self) {
+        let keys: Vec<SegmentKey> = self.segments.keys().copied().collect();
+        for key in keys {
+            let segment = self.segments.get_mut(&key).expect("it is listed");
+            if matches!(segment.stage, SegmentStage::Orphaned(since) if since.elapsed() >= self.linger) {
+                segment.retire();
+            }
+            if segment.stage == SegmentStage::Retired && !segment.is_held() {
+                segment.stage = SegmentStage::Ending;
+                let readers: Vec<u64> = segment.mapped_by.iter().copied().collect();
+                for reader in readers {
+                    self.send(reader, &PoolMessage::Detach { key }, Vec::new());
+                }
+                // Nobody may have it mapped.
+                self.unmapped(0, key);
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The takeover of what an earlier broker has granted.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Instant;
+
+use hostbuf_memory::memfd;
+
+use super::segment_record::{RowRecord, SegmentFiles, SegmentRecord, SegmentStage, segment_bytes};
+use super::state::BrokerState;
+use crate::segment::{RowView, SegmentFile, SpaceEvent, TableView, ViewAccess};
+use crate::wire::{SegmentKey, SegmentTerms};
+
+impl BrokerState {
+    /// Ends the recovery once all processes have handed back what they have, or have ended.
+    pub(super) fn advance_recovery(&mut self) {
+        let Some(recovery) = &mut self.recovery else { return };
+        let handed_back = self.clients.values().filter(|client| client.has_handed_back);
+        let handed_back: BTreeSet<i32> = handed_back.map(|client| client.pid).collect();
+        if recovery.advance(&handed_back) {
+            self.recovery = None;
+            tracing::info!(bytes = self.accounts.total(), "all clients of the earlier broker are known");
+        }
+    }
+}
+
+impl BrokerState {
+    /// Takes back a segment from a client of an earlier broker. Returns false if the client breaks
+    /// the protocol.
+    pub(super) fn hand_back(
+        &mut self,
+        client: u64,
+        key: SegmentKey,
+        terms: SegmentTerms,
+        row: Option<u32>,
+        stream: &str,
+        descriptors: Vec<OwnedFd>,
+    ) -> bool {
+        if key.pool == self.pool {
+            return false;
+        }
+        match self.take_back(client, key, terms, row, stream, descriptors) {
+            Ok(()) => true,
+            Err(why) => {
+                tracing::warn!(%key, why, "a segment of an earlier broker is refused");
+                false
+            }
+        }
+    }
+
+    fn take_back(
+        &mut self,
+        client: u64,
+        key: SegmentKey,
+        terms: SegmentTerms,
+        row: Option<u32>,
+        stream: &str,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), String> {
+        let text = |error: hostbuf_memory::Error| error.to_string();
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().ok_or("it lacks descriptors".to_owned());
+        let (data, table, space) = (next()?, next()?, next()?);
+        let geometry = terms.geometry;
+        SegmentFile::Data.check(data.as_fd(), geometry).map_err(text)?;
+        SegmentFile::Table.check(table.as_fd(), geometry).map_err(text)?;
+        let rows: Vec<OwnedFd> = descriptors.collect();
+        rows.iter().try_for_each(|row| SegmentFile::Row.check(row.as_fd(), geometry)).map_err(text)?;
+        if !self.segments.contains_key(&key) {
+            let record = self.adopt_segment(client, terms, stream, data, table, space)?;
+            self.segments.insert(key, record);
+        } else if !is_same_file(&self.segments[&key].files.table, &table)
+            || !is_same_file(&self.segments[&key].files.data, &data)
+            || self.segments[&key].terms != terms
+        {
+            return Err("another client has handed back other files".into());
+        }
+        let record = self.clients.get(&client).ok_or("its client has ended")?;
+        let name = record.describe();
+        let segment = self.segments.get_mut(&key).expect("it was there, or was inserted");
+        segment.mapped_by.insert(client);
+        match row {
+            None => {
+                if segment.producer.is_some() || rows.len() != geometry.readers() as usize {
+                    return Err("it has a producer already, or the wrong number of rows".into());
+                }
+                segment.producer = Some(client);
+                segment.producer_name = name;
+                segment.stage = SegmentStage::Live;
+                for (number, file) in rows.into_iter().enumerate() {
+                    take_row(segment, number, file)?;
+                }
+            }
+            Some(number) => {
+                let number = number as usize;
+                let file = rows.into_iter().next().ok_or("it lacks its row")?;
+                take_row(segment, number, file)?;
+                let row = segment.rows[number].as_mut().expect("it has just been taken");
+                if row.reader.is_some_and(|other| other != client) {
+                    return Err("another client has its row".into());
+                }
+                row.reader = Some(client);
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt_segment(
+        &mut self,
+        client: u64,
+        terms: SegmentTerms,
+        stream: &str,
+        data: OwnedFd,
+        table: OwnedFd,
+        space: OwnedFd,
+    ) -> Result<SegmentRecord, String> {
+        let length = memfd::length(data.as_fd()).map_err(|error| error.to_string())?;
+        let bytes = segment_bytes(terms.geometry, length);
+        let space = SpaceEvent::from_fd(space).map_err(|error| error.to_string())?;
+        let table = writable(table)?;
+        let view = TableView::map(table.as_fd(), terms.geometry, ViewAccess::Write)
+            .map_err(|error| error.to_string())?;
+        // The bytes exist already.
+        self.accounts.count(client, bytes);
+        Ok(SegmentRecord {
+            terms,
+            stream: stream.to_owned(),
+            stage: SegmentStage::Orphaned(Instant::now()),
+            charged: client,
+            producer_name: "a producer of an earlier broker".into(),
+            producer: None,
+            bytes,
+            files: SegmentFiles { data, table, space },
+            table: view,
+            rows: (0..terms.geometry.readers()).map(|_| None).collect(),
+            mapped_by: BTreeSet::new(),
+        })
+    }
+}
+
+/// Adds the file of a row to a segment, unless it has it.
+fn take_row(segment: &mut SegmentRecord, number: usize, file: OwnedFd) -> Result<(), String> {
+    if let Some(row) = &segment.rows[number] {
+        return if is_same_file(&row.file, &file) { Ok(()) } else { Err("its row is another file".into()) };
+    }
+    let file = writable(file)?;
+    let view = RowView::map(file.as_fd(), segment.terms.geometry, ViewAccess::Write)
+        .map_err(|error| error.to_string())?;
+    segment.rows[number] = Some(RowRecord { file, view, reader: None });
+    Ok(())
+}
+
+/// Opens a file for writing that a client has for reading only.
+fn writable(file: OwnedFd) -> Result<OwnedFd, String> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map(OwnedFd::from)
+        .map_err(|error| format!("opening its files for writing: {error}"))
+}
+
+fn is_same_file(a: &OwnedFd, b: &OwnedFd) -> bool {
+    let identity = |file: &OwnedFd| nix::sys::stat::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino));
+    identity(a).is_some() && identity(a) == identity(b)
+}

@@ -1,0 +1,26 @@
+//! The broker: the process that makes the segments of its user's pools.
+//!
+//! It is the only maker of memory, so its limits are exact. It is not in the data path: a client
+//! talks to it when it makes, attaches or leaves a segment. It watches the processes of its
+//! clients, takes back what they held when they end, and keeps what others still read.
+
+mod accounts;
+mod client_record;
+mod departures;
+mod hand_back;
+mod listeners;
+mod options;
+mod outbox;
+mod pending_create;
+mod predecessor;
+mod queued_packet;
+mod recovery;
+mod requests;
+mod segment_maker;
+mod segment_record;
+mod serve;
+mod state;
+mod status_text;
+
+pub use options::BrokerOptions;
+pub use serve::Broker;

@@ -1,0 +1,197 @@
+//! The requests of clients.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use hostbuf_os::Bytes;
+
+use super::accounts::ExceededLimit;
+use super::client_record::ClientRecord;
+use super::pending_create::PendingCreate;
+use super::segment_maker::demanded_bytes;
+use super::segment_record::{SegmentRecord, SegmentStage};
+use super::state::{BrokerState, MakingSegment};
+use crate::name_hash::name_hash;
+use crate::wire::{PoolMessage, RefusalKind, SegmentKey};
+
+/// The time for which a request waits for segments that are about to end.
+const PENDING_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl BrokerState {
+    /// Handles a message of a client. Returns false if the client breaks the protocol.
+    pub(super) fn handle(
+        &mut self,
+        client: u64,
+        message: &PoolMessage<'_>,
+        descriptors: Vec<OwnedFd>,
+    ) -> bool {
+        match *message {
+            PoolMessage::Create { request, terms, stream } => {
+                let stream = stream.to_owned();
+                let pending = PendingCreate { client, request, terms, stream, since: Instant::now() };
+                self.create(pending);
+            }
+            PoolMessage::Mapped { key } => self.seal(client, key),
+            PoolMessage::Close { key } => self.close(client, key),
+            PoolMessage::Attach { request, key } => self.attach(client, request, key),
+            PoolMessage::Detached { key } => self.detached(client, key),
+            PoolMessage::HandBack { key, terms, row, stream } => {
+                return self.hand_back(client, key, terms, row, stream, descriptors);
+            }
+            PoolMessage::HandedBack => {
+                if let Some(record) = self.clients.get_mut(&client) {
+                    record.has_handed_back = true;
+                }
+            }
+            PoolMessage::Status { request } => self.send_status(client, request),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Makes a segment, or keeps the request until it can be granted or refused.
+    fn create(&mut self, create: PendingCreate) {
+        if self.recovery.is_some() {
+            return self.pending.push(create);
+        }
+        let PendingCreate { client, request, terms, .. } = create;
+        let bytes = demanded_bytes(terms.geometry);
+        match self.accounts.charge(client, bytes) {
+            Ok(()) => {}
+            Err(exceeded)
+                if self.can_reclaim(bytes, exceeded) && create.since.elapsed() < PENDING_TIMEOUT =>
+            {
+                self.reclaim_unheld();
+                return self.pending.push(create);
+            }
+            Err(exceeded) => return self.refuse_space(client, request, bytes, exceeded),
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let stream = create.stream;
+        self.making.insert(ticket, MakingSegment { client, request, terms, stream, bytes });
+        if let Err(error) = self.maker.start(ticket, terms.geometry) {
+            self.making.remove(&ticket);
+            self.accounts.refund(client, bytes);
+            let text = format!(
+                "starting a thread of the broker: {error}{}",
+                hostbuf_os::process::start_remedy(&error)
+            );
+            self.refuse(client, request, RefusalKind::Os, (0, 0), &text);
+        }
+    }
+
+    /// Tries the waiting requests again.
+    pub(super) fn retry_pending(&mut self) {
+        for pending in std::mem::take(&mut self.pending) {
+            if !self.is_connected(pending.client) {
+                continue;
+            }
+            match &self.recovery {
+                Some(recovery) if pending.since.elapsed() > PENDING_TIMEOUT => {
+                    let text = recovery.describe();
+                    let bytes = (demanded_bytes(pending.terms.geometry), 0);
+                    self.refuse(pending.client, pending.request, RefusalKind::Recovering, bytes, &text);
+                }
+                _ => self.create(pending),
+            }
+        }
+    }
+
+    /// Returns whether segments without producers and holds have enough bytes for a request.
+    fn can_reclaim(&self, bytes: u64, exceeded: ExceededLimit) -> bool {
+        let ExceededLimit::Pool(free) = exceeded else { return false };
+        let ending = |segment: &&SegmentRecord| match segment.stage {
+            SegmentStage::Orphaned(_) | SegmentStage::Retired => !segment.is_held(),
+            SegmentStage::Ending => true,
+            SegmentStage::Granted | SegmentStage::Live => false,
+        };
+        free + self.segments.values().filter(ending).map(|segment| segment.bytes).sum::<u64>() >= bytes
+    }
+
+    fn refuse_space(&mut self, client: u64, request: u64, requested: u64, exceeded: ExceededLimit) {
+        let (available, text) = match exceeded {
+            ExceededLimit::Client(free) => {
+                let most = self.accounts.per_client();
+                let text = format!(
+                    "the limit for one client is {} (--per-client), and this one has {}: use fewer or smaller blocks, or start the broker with a larger limit",
+                    Bytes(most),
+                    Bytes(most - free)
+                );
+                (free, text)
+            }
+            ExceededLimit::Pool(free) => {
+                let text = format!(
+                    "the limit of the pool is {} (--limit), and these clients have the rest: {}; end some of them, or start the broker with a larger limit",
+                    Bytes(self.accounts.limit()),
+                    self.describe_holders()
+                );
+                (free, text)
+            }
+        };
+        self.refuse(client, request, RefusalKind::NoSpace, (requested, available), &text);
+    }
+
+    /// Lists the clients that have memory: `camera (process 41) 64 MiB, ...`.
+    fn describe_holders(&self) -> String {
+        /// The largest number of segments that are listed.
+        const LISTED: usize = 8;
+        let mut segments: Vec<_> = self.segments.values().collect();
+        segments.sort_by_key(|segment| std::cmp::Reverse(segment.bytes));
+        let mut list: Vec<String> = Vec::new();
+        for segment in segments.iter().take(LISTED) {
+            let mut text = format!("{} {}", segment.producer_name, Bytes(segment.bytes));
+            if segment.producer.is_none() {
+                let readers = segment.mapped_by.iter().filter_map(|id| self.clients.get(id));
+                let readers: Vec<String> = readers.map(ClientRecord::describe).collect();
+                text += &format!(", which has ended and is read by {}", readers.join(" and "));
+            }
+            list.push(text);
+        }
+        if segments.len() > LISTED {
+            list.push(format!("{} more segments", segments.len() - LISTED));
+        }
+        let making: u64 = self.making.values().map(|making| making.bytes).sum();
+        if making > 0 {
+            list.push(format!("segments that are being made {}", Bytes(making)));
+        }
+        list.join("; ")
+    }
+
+    /// Gives a reader a row of a segment.
+    fn attach(&mut self, client: u64, request: u64, key: SegmentKey) {
+        let identity_and_name =
+            self.clients.get(&client).map(|record| (record.identity, name_hash(&record.name)));
+        let Some((identity, name)) = identity_and_name else { return };
+        let Some(segment) = self.segments.get_mut(&key) else {
+            return self.refuse(client, request, RefusalKind::UnknownSegment, (0, 0), "");
+        };
+        if !matches!(segment.stage, SegmentStage::Live | SegmentStage::Orphaned(_)) {
+            return self.refuse(client, request, RefusalKind::UnknownSegment, (0, 0), "");
+        }
+        let free = segment.rows.iter().position(|row| row.as_ref().is_some_and(|row| row.reader.is_none()));
+        let Some(number) = free else {
+            let readers = u64::from(segment.terms.geometry.readers());
+            return self.refuse(client, request, RefusalKind::NoRow, (readers + 1, readers), "");
+        };
+        let row = segment.rows[number].as_mut().expect("it is there");
+        row.view.clear();
+        row.reader = Some(client);
+        let row = segment.rows[number].as_ref().expect("it is there");
+        match segment.reader_descriptors(row) {
+            Ok(descriptors) => {
+                // Before the reader can count anything.
+                segment.table.reader(number as u32).set(identity, name);
+                segment.mapped_by.insert(client);
+                let message =
+                    PoolMessage::Attached { request, key, terms: segment.terms, row: number as u32 };
+                self.send(client, &message, descriptors);
+            }
+            Err(error) => {
+                segment.rows[number].as_mut().expect("it is there").reader = None;
+                let text = format!("the broker has no free descriptors (raise ulimit -n there): {error}");
+                self.refuse(client, request, RefusalKind::Os, (0, 0), &text);
+            }
+        }
+    }
+}

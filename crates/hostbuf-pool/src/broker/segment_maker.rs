@@ -1,0 +1,95 @@
+//! The threads that allocate the pages of new segments, so that other clients do not wait.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, mpsc};
+
+use hostbuf_memory::{AnonymousSegment, Demand, Pages, populate::Workers};
+use hostbuf_os::thread;
+use nix::sys::eventfd::EventFd;
+
+use super::segment_record::{RowRecord, SegmentFiles, segment_bytes};
+use crate::segment::{RowView, SegmentFile, SegmentGeometry, SpaceEvent, TableView, ViewAccess};
+
+/// The new files of a segment.
+#[derive(Debug)]
+pub(super) struct MadeSegment {
+    pub(super) files: SegmentFiles,
+    pub(super) table: TableView,
+    pub(super) rows: Vec<Option<RowRecord>>,
+}
+
+/// The result for one request, which `ticket` identifies.
+#[derive(Debug)]
+pub(super) struct MakerResult {
+    pub(super) ticket: u64,
+    pub(super) made: hostbuf_memory::Result<MadeSegment>,
+}
+
+/// The threads that make segments.
+#[derive(Debug)]
+pub(super) struct SegmentMaker {
+    results: mpsc::Receiver<MakerResult>,
+    sender: mpsc::Sender<MakerResult>,
+    wake: Arc<EventFd>,
+}
+
+/// Returns the kind of pages of a data file, and its length on them.
+fn data_demand(geometry: SegmentGeometry) -> Demand {
+    let bytes = geometry.data_bytes();
+    // Pages of a reserved pool belong to those who ask for them by name.
+    let pages = if bytes >= Pages::Transparent.size() { Pages::Transparent } else { Pages::Small };
+    Demand::new(bytes, pages)
+}
+
+/// Returns the number of bytes of a new segment of this geometry.
+pub(super) fn demanded_bytes(geometry: SegmentGeometry) -> u64 {
+    segment_bytes(geometry, data_demand(geometry).length())
+}
+
+impl SegmentMaker {
+    /// Makes a maker that writes to `wake` after each result.
+    pub(super) fn new(wake: Arc<EventFd>) -> SegmentMaker {
+        let (sender, results) = mpsc::channel();
+        SegmentMaker { results, sender, wake }
+    }
+
+    /// Starts to make a segment.
+    ///
+    /// # Errors
+    /// As `pthread_create(3)`.
+    pub(super) fn start(&self, ticket: u64, geometry: SegmentGeometry) -> std::io::Result<()> {
+        let (sender, wake) = (self.sender.clone(), self.wake.clone());
+        thread::spawn(c"hostbuf-segment", move || {
+            // The receiver lives as long as the broker.
+            let _ = sender.send(MakerResult { ticket, made: make(geometry) });
+            let _ = wake.write(1);
+        })
+        .map(drop)
+    }
+
+    /// Returns the next result.
+    pub(super) fn next(&self) -> Option<MakerResult> {
+        self.results.try_recv().ok()
+    }
+}
+
+fn make(geometry: SegmentGeometry) -> hostbuf_memory::Result<MadeSegment> {
+    let os = |doing: &str| {
+        let doing = doing.to_owned();
+        move |source: std::io::Error| hostbuf_memory::Error::Os { doing, source }
+    };
+    let demand = data_demand(geometry);
+    let data = AnonymousSegment::new(SegmentFile::Data.name(), demand, Workers::of_this_process())?;
+    // The broker does not map the blocks.
+    let data: OwnedFd = data.as_fd().try_clone_to_owned().map_err(os("keeping the data file"))?;
+    let table_file = SegmentFile::Table.create(geometry)?;
+    let table = TableView::map(table_file.as_fd(), geometry, ViewAccess::Write)?;
+    let mut rows = Vec::new();
+    for _ in 0..geometry.readers() {
+        let file = SegmentFile::Row.create(geometry)?;
+        let view = RowView::map(file.as_fd(), geometry, ViewAccess::Write)?;
+        rows.push(Some(RowRecord { file, view, reader: None }));
+    }
+    let space = SpaceEvent::new().map_err(os("opening an event descriptor"))?;
+    Ok(MadeSegment { files: SegmentFiles { data, table: table_file, space }, table, rows })
+}

@@ -1,0 +1,149 @@
+//! A segment of the broker.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use crate::hold::{BlockState, are_unheld};
+use crate::segment::{RowView, SegmentFile, SegmentGeometry, SpaceEvent, TableView};
+use crate::wire::SegmentTerms;
+
+/// The stages of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SegmentStage {
+    /// The producer has not mapped it yet.
+    Granted,
+    /// The producer publishes.
+    Live,
+    /// The producer has ended or closed the segment at this time. Readers may still acquire what it
+    /// has published.
+    Orphaned(Instant),
+    /// Nothing can be acquired. The segment ends when nothing is held.
+    Retired,
+    /// Nothing is held, and the clients have been told to unmap it.
+    Ending,
+}
+
+/// The row of a reader.
+#[derive(Debug)]
+pub(super) struct RowRecord {
+    pub(super) file: OwnedFd,
+    pub(super) view: RowView,
+    /// The client that has the row.
+    pub(super) reader: Option<u64>,
+}
+
+/// The files of a segment.
+#[derive(Debug)]
+pub(super) struct SegmentFiles {
+    pub(super) data: OwnedFd,
+    pub(super) table: OwnedFd,
+    pub(super) space: SpaceEvent,
+}
+
+/// A segment, as the broker knows it.
+#[derive(Debug)]
+pub(super) struct SegmentRecord {
+    pub(super) terms: SegmentTerms,
+    pub(super) stream: String,
+    pub(super) stage: SegmentStage,
+    /// The client that is charged, also after its end.
+    pub(super) charged: u64,
+    /// The description of the producer, for people.
+    pub(super) producer_name: String,
+    /// The producer while it has the segment.
+    pub(super) producer: Option<u64>,
+    pub(super) bytes: u64,
+    pub(super) files: SegmentFiles,
+    pub(super) table: TableView,
+    /// The rows. A row is absent if no client of an earlier broker has handed it back.
+    pub(super) rows: Vec<Option<RowRecord>>,
+    /// The clients that may have the segment mapped.
+    pub(super) mapped_by: BTreeSet<u64>,
+}
+
+/// Returns the number of bytes of all files of a segment, of which `data` are the data file's.
+pub(super) fn segment_bytes(geometry: SegmentGeometry, data: u64) -> u64 {
+    let rows = SegmentFile::Row.bytes(geometry) * u64::from(geometry.readers());
+    data + SegmentFile::Table.bytes(geometry) + rows
+}
+
+impl SegmentRecord {
+    /// Returns the cells of all readers on a block.
+    fn is_unheld(&self, block: u32) -> bool {
+        are_unheld(self.rows.iter().flatten().map(|row| row.view.cell(block)))
+    }
+
+    /// Returns the numbers of all blocks.
+    pub(super) fn blocks(&self) -> std::ops::Range<u32> {
+        0..self.terms.geometry.blocks()
+    }
+
+    /// Returns whether a reader holds a block.
+    pub(super) fn is_held(&self) -> bool {
+        !self.blocks().all(|block| self.is_unheld(block))
+    }
+
+    /// Takes the block table over from a producer that has ended, and frees what it has not
+    /// published.
+    pub(super) fn free_unpublished(&self) {
+        for block in self.blocks() {
+            let word = self.table.word(block);
+            if let (BlockState::Writing, generation) = word.load() {
+                word.set(BlockState::Free, generation);
+            }
+        }
+    }
+
+    /// Lets no reader acquire anything any more. The producer has ended.
+    pub(super) fn retire(&mut self) {
+        for block in self.blocks() {
+            let word = self.table.word(block);
+            if let (BlockState::Published, generation) = word.load() {
+                word.set(BlockState::Retired, generation);
+            }
+        }
+        self.stage = SegmentStage::Retired;
+    }
+
+    /// Frees the row of a reader that has ended or left, and wakes the producer.
+    pub(super) fn free_row_of(&mut self, client: u64) {
+        for (number, row) in (0..).zip(&mut self.rows) {
+            let Some(row) = row.as_mut().filter(|row| row.reader == Some(client)) else { continue };
+            row.reader = None;
+            self.table.reader(number).clear();
+            row.view.clear();
+            self.files.space.notify();
+        }
+    }
+
+    /// Returns copies of the descriptors for the producer: data, table, event, rows.
+    ///
+    /// # Errors
+    /// As `dup(2)` and `open(2)`.
+    pub(super) fn producer_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
+        let mut list = vec![
+            self.files.data.try_clone()?,
+            self.files.table.try_clone()?,
+            self.files.space.try_clone_fd()?,
+        ];
+        for row in self.rows.iter().flatten() {
+            list.push(SegmentFile::read_only(row.file.as_fd())?);
+        }
+        Ok(list)
+    }
+
+    /// Returns copies of the descriptors for the reader of a row: data, table, event, row.
+    ///
+    /// # Errors
+    /// As `dup(2)` and `open(2)`.
+    pub(super) fn reader_descriptors(&self, row: &RowRecord) -> io::Result<Vec<OwnedFd>> {
+        Ok(vec![
+            self.files.data.try_clone()?,
+            SegmentFile::read_only(self.files.table.as_fd())?,
+            self.files.space.try_clone_fd()?,
+            row.file.try_clone()?,
+        ])
+    }
+}

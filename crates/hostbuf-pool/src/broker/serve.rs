@@ -1,0 +1,211 @@
+//! The loop of a broker: one thread that blocks in `poll` only.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hostbuf_os::session::{AcceptedClient, Acceptor};
+use hostbuf_os::{Received, process};
+use hostbuf_protocol::message::{Message, Role};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::client_record::ClientRecord;
+use super::listeners::Listeners;
+use super::options::BrokerOptions;
+use super::recovery::Recovery;
+use super::segment_maker::SegmentMaker;
+use super::state::BrokerState;
+use crate::error::PoolError;
+use crate::pool_id::PoolId;
+use crate::wire::PoolMessage;
+
+/// The largest number of packets of one client that are handled before those of the others.
+const MAX_PACKETS: usize = 64;
+/// The interval at which packets are tried again that too many descriptors on their way delay.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A broker that listens.
+#[derive(Debug)]
+pub struct Broker {
+    /// The owner of the socket with a path.
+    _listeners: Listeners,
+    acceptors: Vec<Acceptor>,
+    state: BrokerState,
+    made: Arc<EventFd>,
+    idle: Option<Duration>,
+    unused_since: Instant,
+}
+
+/// The source of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EventSource {
+    Stop,
+    Acceptor,
+    Made,
+    Connection(u64),
+    Process(u64),
+}
+
+impl Broker {
+    /// Opens the sockets, and looks for what an earlier broker has granted.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`]: `EADDRINUSE` if this user has a broker already.
+    pub fn open(options: &BrokerOptions) -> Result<Broker, PoolError> {
+        Broker::with_sockets(options, Listeners::open(options)?, Recovery::begin())
+    }
+
+    /// Opens a broker that has no predecessor.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`].
+    pub(crate) fn open_private(options: &BrokerOptions) -> Result<Broker, PoolError> {
+        Broker::with_sockets(options, Listeners::open_own(options)?, None)
+    }
+
+    fn with_sockets(
+        options: &BrokerOptions,
+        mut listeners: Listeners,
+        recovery: Option<Recovery>,
+    ) -> Result<Broker, PoolError> {
+        let pool = PoolId::from_bits(process::random().map_err(PoolError::os("drawing a random number"))?);
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let made =
+            EventFd::from_value_and_flags(0, flags).map_err(PoolError::os("opening an event descriptor"))?;
+        let made = Arc::new(made);
+        let state = BrokerState::new(pool, options, SegmentMaker::new(made.clone()), recovery);
+        Ok(Broker {
+            acceptors: listeners.sockets.drain(..).map(Acceptor::new).collect(),
+            _listeners: listeners,
+            state,
+            made,
+            idle: options.idle,
+            unused_since: Instant::now(),
+        })
+    }
+
+    /// Returns the identity of the pool.
+    #[must_use]
+    pub fn pool(&self) -> PoolId {
+        self.state.pool
+    }
+
+    /// Serves until `stop` is readable, or until the broker was unused for its idle time.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`].
+    pub fn serve(&mut self, stop: BorrowedFd<'_>) -> Result<(), PoolError> {
+        loop {
+            let ready = self.wait(stop)?;
+            if ready.contains(&EventSource::Stop) {
+                return Ok(());
+            }
+            for source in ready {
+                match source {
+                    EventSource::Made => drop(self.made.read()),
+                    EventSource::Connection(client) => self.receive(client),
+                    EventSource::Process(client) => self.state.end_client(client),
+                    EventSource::Acceptor | EventSource::Stop => {}
+                }
+            }
+            self.accept();
+            self.state.collect_made();
+            self.state.end_disconnected();
+            self.state.end_segments();
+            self.state.advance_recovery();
+            self.state.retry_pending();
+            if !self.state.is_unused() {
+                self.unused_since = Instant::now();
+            } else if self.idle.is_some_and(|idle| self.unused_since.elapsed() >= idle) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until something is to be done, and returns the events.
+    fn wait(&mut self, stop: BorrowedFd<'_>) -> Result<Vec<EventSource>, PoolError> {
+        let retry = self.state.flush_all().then_some(RETRY_INTERVAL);
+        let shortage = self.acceptors.iter().filter_map(Acceptor::retry_after).min();
+        let idle = self.idle.filter(|_| self.state.is_unused());
+        let idle = idle.map(|idle| idle.saturating_sub(self.unused_since.elapsed()));
+        let timeout = [retry, shortage, idle, self.state.next_turn()].into_iter().flatten().min();
+        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+            let rounded_up = timeout + Duration::from_micros(999);
+            PollTimeout::try_from(rounded_up).unwrap_or(PollTimeout::MAX)
+        });
+        let mut sources = vec![(EventSource::Stop, stop), (EventSource::Made, self.made.as_fd())];
+        for acceptor in &self.acceptors {
+            sources.extend(acceptor.descriptors().map(|fd| (EventSource::Acceptor, fd)));
+        }
+        for (&id, client) in &self.state.clients {
+            let connection = client.connection.as_ref().map(AsFd::as_fd);
+            sources.extend(connection.map(|fd| (EventSource::Connection(id), fd)));
+            let process = client.process.as_ref().map(AsFd::as_fd);
+            sources.extend(process.map(|fd| (EventSource::Process(id), fd)));
+        }
+        let mut fds: Vec<PollFd<'_>> =
+            sources.iter().map(|(_, fd)| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+        match poll(&mut fds, timeout) {
+            Ok(_) => {}
+            Err(nix::Error::EINTR) => return Ok(Vec::new()),
+            Err(errno) => return Err(PoolError::os("waiting for clients")(errno)),
+        }
+        let ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
+        Ok(sources.iter().zip(ready).filter(|(_, ready)| *ready).map(|((source, _), _)| *source).collect())
+    }
+
+    fn accept(&mut self) {
+        let clients: Vec<AcceptedClient> = self.acceptors.iter_mut().flat_map(Acceptor::advance).collect();
+        for client in clients {
+            self.add_client(client);
+        }
+    }
+
+    /// Takes in a client that has said hello, and answers it.
+    fn add_client(&mut self, client: AcceptedClient) {
+        let Ok(Message::Hello { hello, command }) = client.hello.message() else { return };
+        if hello.role != Role::PoolClient {
+            tracing::warn!(pid = client.connection.peer().pid, "a process that is no client of a pool");
+            return;
+        }
+        let name = String::from_utf8_lossy(command).into_owned();
+        let identity = hello.request;
+        let id = self.state.next_client;
+        self.state.next_client += 1;
+        self.state.clients.insert(id, ClientRecord::new(client, identity, name));
+        let welcome = PoolMessage::Welcome {
+            pool: self.state.pool,
+            client: id,
+            limit: self.state.accounts.limit(),
+            per_client: self.state.accounts.per_client(),
+        };
+        self.state.send(id, &welcome, Vec::new());
+    }
+
+    fn receive(&mut self, client: u64) {
+        for _ in 0..MAX_PACKETS {
+            let Some(record) = self.state.clients.get(&client) else { return };
+            let Some(connection) = &record.connection else { return };
+            let packet = match connection.receive() {
+                Ok(Received::Packet(packet)) => packet,
+                Ok(Received::Nothing) => return,
+                Ok(_) => return self.state.disconnect(client),
+                Err(error) => {
+                    tracing::warn!(client = record.describe(), %error, "receiving a message");
+                    return self.state.disconnect(client);
+                }
+            };
+            let (bytes, descriptors) = packet.into_parts();
+            let followed = match PoolMessage::parse(&bytes) {
+                Ok(message) => self.state.handle(client, &message, descriptors),
+                Err(_) => false,
+            };
+            if !followed {
+                let name = self.state.clients.get(&client).map(ClientRecord::describe);
+                tracing::warn!(client = name, "it has sent something other than a request: disconnected");
+                return self.state.disconnect(client);
+            }
+        }
+    }
+}

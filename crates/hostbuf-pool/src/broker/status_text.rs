@@ -1,0 +1,99 @@
+//! The description of a broker's state for `hostbuf stat`, as JSON.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+
+use super::segment_record::{SegmentRecord, SegmentStage};
+use super::state::BrokerState;
+use crate::hold::BlockState;
+use crate::wire::{PoolMessage, SegmentKey};
+
+impl BrokerState {
+    /// Sends the description in parts.
+    pub(super) fn send_status(&mut self, client: u64, request: u64) {
+        let text = self.status().to_string();
+        let mut rest = text.as_str();
+        while !rest.is_empty() {
+            let part = hostbuf_protocol::failure::cut(rest, PoolMessage::TEXT_MAX);
+            rest = &rest[part.len()..];
+            self.send(client, &PoolMessage::StatusPart { request, text: part }, Vec::new());
+        }
+        self.send(client, &PoolMessage::StatusPart { request, text: "" }, Vec::new());
+    }
+
+    fn status(&self) -> Value {
+        let clients = self.clients.iter().map(|(&id, client)| {
+            json!({
+                "client": id,
+                "name": client.name,
+                "pid": client.pid,
+                "bytes": self.accounts.of_client(id),
+                "connected": client.connection.is_some(),
+            })
+        });
+        let segments = self.segments.iter().map(|(key, segment)| self.segment_status(key, segment));
+        let unaccounted = self.recovery.iter().flat_map(super::recovery::Recovery::waits_for);
+        let unaccounted = unaccounted.map(|known| json!({ "pid": known.pid, "bytes": known.bytes }));
+        json!({
+            "pool": self.pool.to_string(),
+            "host": hostbuf_os::process::host_name(),
+            "pid": std::process::id(),
+            "limit": self.accounts.limit(),
+            "per_client": self.accounts.per_client(),
+            "bytes": self.accounts.total(),
+            "clients": clients.collect::<Vec<_>>(),
+            "segments": segments.collect::<Vec<_>>(),
+            "unaccounted": unaccounted.collect::<Vec<_>>(),
+        })
+    }
+
+    fn segment_status(&self, key: &SegmentKey, segment: &SegmentRecord) -> Value {
+        let mut states = [0u64; 4];
+        for block in segment.blocks() {
+            let (state, _) = segment.table.word(block).load();
+            let index = [BlockState::Free, BlockState::Writing, BlockState::Published, BlockState::Retired]
+                .iter()
+                .position(|known| *known == state);
+            states[index.unwrap_or(0)] += 1;
+        }
+        let readers = segment.rows.iter().flatten().filter_map(|row| {
+            let reader = row.reader?;
+            let counters = row.view.counters();
+            Some(json!({
+                "client": reader,
+                "name": self.clients.get(&reader).map(|client| client.name.as_str()),
+                "holds": row.view.held_blocks(),
+                "acquired": counters.acquired.load(Ordering::Relaxed),
+                "gone": counters.gone.load(Ordering::Relaxed),
+            }))
+        });
+        let stage = match segment.stage {
+            SegmentStage::Granted => "granted",
+            SegmentStage::Live => "live",
+            SegmentStage::Orphaned(_) => "orphaned",
+            SegmentStage::Retired => "retired",
+            SegmentStage::Ending => "ending",
+        };
+        let counters = segment.table.counters();
+        json!({
+            "pool": key.pool.to_string(),
+            "segment": key.number,
+            "stream": segment.stream,
+            "stage": stage,
+            "producer": segment.producer,
+            "producer_name": segment.producer_name,
+            "bytes": segment.bytes,
+            "block_bytes": segment.terms.geometry.block_bytes(),
+            "blocks": segment.terms.geometry.blocks(),
+            "quota": segment.terms.quota,
+            "free": states[0],
+            "writing": states[1],
+            "published": states[2],
+            "retired": states[3],
+            "frames": counters.published.load(Ordering::Relaxed),
+            "exhausted": counters.exhausted.load(Ordering::Relaxed),
+            "readers": readers.collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! The reasons why a reader does not get a block.
+
+use std::fmt;
+
+use crate::error::PoolError;
+use crate::header::InvalidHeader;
+use crate::token::InvalidToken;
+
+/// The reason why a reader does not get a block.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// The token is damaged, or none.
+    InvalidToken(InvalidToken),
+    /// The content is gone: the producer has published that many others meanwhile, or has ended.
+    Gone,
+    /// The producer has not published what the token names.
+    NotPublished,
+    /// The token names a block or a length that its segment does not have.
+    OutOfRange,
+    /// This process holds as many blocks of the segment as it may.
+    Quota {
+        /// The number of blocks that it may hold.
+        quota: u32,
+    },
+    /// The header of the block is damaged: its producer has broken the protocol.
+    InvalidHeader(InvalidHeader),
+    /// The segment could not be attached.
+    Pool(PoolError),
+}
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AcquireError::InvalidToken(error) => error.fmt(f),
+            AcquireError::Gone => f.write_str(
+                "the content is gone: its producer has reused the block or has ended; acquire tokens sooner, or let the producer retain more blocks",
+            ),
+            AcquireError::NotPublished => f.write_str("the token names a block that is not published"),
+            AcquireError::OutOfRange => {
+                f.write_str("the token names a block or a length that its segment does not have")
+            }
+            AcquireError::Quota { quota } => write!(
+                f,
+                "this process holds {quota} blocks of the segment, as many as it may: release some, or let the producer allow more"
+            ),
+            AcquireError::InvalidHeader(error) => write!(f, "the block has no valid header: {error}"),
+            AcquireError::Pool(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AcquireError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            AcquireError::InvalidToken(error) => Some(error),
+            AcquireError::InvalidHeader(error) => Some(error),
+            AcquireError::Pool(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<PoolError> for AcquireError {
+    fn from(error: PoolError) -> AcquireError {
+        AcquireError::Pool(error)
+    }
+}
+
+impl From<InvalidToken> for AcquireError {
+    fn from(error: InvalidToken) -> AcquireError {
+        AcquireError::InvalidToken(error)
+    }
+}

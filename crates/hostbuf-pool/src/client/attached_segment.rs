@@ -1,0 +1,210 @@
+//! A segment that this process reads.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use hostbuf_memory::Seals;
+use hostbuf_memory::memfd;
+use hostbuf_os::FrameSocket;
+
+use super::acquire_error::AcquireError;
+use super::broker_link::{BrokerLink, send, unexpected};
+use crate::clock::monotonic_ns;
+use crate::error::PoolError;
+use crate::header::BlockHeader;
+use crate::hold::HoldRefused;
+use crate::segment::{DataView, RowView, SpaceEvent, TableView, ViewAccess};
+use crate::token::Token;
+use crate::wire::{PoolMessage, SegmentKey, SegmentTerms};
+
+/// A segment that this process reads. It is unmapped with the last hold after its end.
+#[derive(Debug)]
+pub(super) struct AttachedSegment {
+    key: SegmentKey,
+    parts: ManuallyDrop<AttachedParts>,
+    link: Weak<BrokerLink>,
+}
+
+#[derive(Debug)]
+struct AttachedParts {
+    terms: SegmentTerms,
+    row_number: u32,
+    data: DataView,
+    table: TableView,
+    row: RowView,
+    space: SpaceEvent,
+    data_file: OwnedFd,
+    table_file: OwnedFd,
+    row_file: OwnedFd,
+    /// The number of holds of each block in this process.
+    holds: Box<[AtomicU32]>,
+    /// The number of blocks with holds.
+    held_blocks: AtomicU32,
+}
+
+impl AttachedSegment {
+    /// Maps a segment from the broker's descriptors: data, table, event, row.
+    ///
+    /// # Errors
+    /// [`PoolError::Memory`] for files that are not those of the segment.
+    pub(super) fn map(
+        key: SegmentKey,
+        terms: SegmentTerms,
+        row_number: u32,
+        descriptors: Vec<OwnedFd>,
+        link: Weak<BrokerLink>,
+    ) -> Result<AttachedSegment, PoolError> {
+        let Ok([data_file, table_file, space, row_file]) = <[OwnedFd; 4]>::try_from(descriptors) else {
+            return Err(unexpected());
+        };
+        let geometry = terms.geometry;
+        let seals = memfd::seals(data_file.as_fd()).map_err(PoolError::os("checking the data file"))?;
+        if !seals.contains(Seals::FUTURE_WRITE) {
+            tracing::debug!(%key, "the kernel does not seal it against writes of other processes");
+        }
+        let parts = AttachedParts {
+            terms,
+            row_number,
+            data: DataView::map(data_file.as_fd(), geometry, ViewAccess::Read)?,
+            table: TableView::map(table_file.as_fd(), geometry, ViewAccess::Read)?,
+            row: RowView::map(row_file.as_fd(), geometry, ViewAccess::Write)?,
+            space: SpaceEvent::from_fd(space).map_err(PoolError::os("checking the event descriptor"))?,
+            data_file,
+            table_file,
+            row_file,
+            holds: (0..geometry.blocks()).map(|_| AtomicU32::new(0)).collect(),
+            held_blocks: AtomicU32::new(0),
+        };
+        Ok(AttachedSegment { key, parts: ManuallyDrop::new(parts), link })
+    }
+
+    /// Holds the block of a token, and returns its checked header.
+    ///
+    /// # Errors
+    /// [`AcquireError`]; nothing is held then.
+    pub(super) fn hold(&self, token: &Token) -> Result<BlockHeader, AcquireError> {
+        let parts = &*self.parts;
+        let geometry = parts.terms.geometry;
+        if token.block >= geometry.blocks() || token.length > geometry.block_bytes() {
+            return Err(AcquireError::OutOfRange);
+        }
+        self.count(token.block)?;
+        let held = parts.row.cell(token.block).hold(parts.table.word(token.block), token.generation);
+        if let Err(refused) = held {
+            self.uncount(token.block);
+            self.wake_producer();
+            return Err(match refused {
+                HoldRefused::Gone => {
+                    parts.row.counters().gone.fetch_add(1, Ordering::Relaxed);
+                    AcquireError::Gone
+                }
+                HoldRefused::NotPublished => AcquireError::NotPublished,
+            });
+        }
+        let header = parts.table.read_header(token.block);
+        match BlockHeader::decode(&header, geometry.block_bytes(), token.generation) {
+            Ok(header) if header.length == token.length => {
+                parts.row.counters().acquired.fetch_add(1, Ordering::Relaxed);
+                // The clocks of time namespaces differ.
+                parts.row.latencies().record(monotonic_ns().saturating_sub(header.published_ns));
+                Ok(header)
+            }
+            Ok(_) => {
+                self.release(token.block, token.generation);
+                Err(AcquireError::OutOfRange)
+            }
+            Err(error) => {
+                self.release(token.block, token.generation);
+                Err(AcquireError::InvalidHeader(error))
+            }
+        }
+    }
+
+    /// Adds a hold to a block that this process holds.
+    pub(super) fn hold_again(&self, block: u32) {
+        self.parts.holds[block as usize].fetch_add(1, Ordering::Relaxed);
+        self.parts.row.cell(block).hold_again();
+    }
+
+    /// Ends a hold.
+    pub(super) fn release(&self, block: u32, generation: u64) {
+        // Before the producer can see it: the quota is this process's own.
+        self.uncount(block);
+        self.parts.row.cell(block).release(generation);
+        self.wake_producer();
+    }
+
+    /// States that this reader does not need the block of a token, for a producer that waits for
+    /// it.
+    pub(super) fn skip(&self, token: &Token) {
+        if token.block < self.parts.terms.geometry.blocks() {
+            self.parts.row.cell(token.block).finish(token.generation);
+            self.wake_producer();
+        }
+    }
+
+    /// Returns the address of a block.
+    pub(super) fn block(&self, block: u32) -> NonNull<u8> {
+        self.parts.data.block(block)
+    }
+
+    /// Returns whether this process has the mappings: a forked child has not.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.parts.data.is_mapped()
+    }
+
+    fn count(&self, block: u32) -> Result<(), AcquireError> {
+        let parts = &*self.parts;
+        if parts.holds[block as usize].fetch_add(1, Ordering::Relaxed) == 0 {
+            let quota = parts.terms.quota;
+            if parts.held_blocks.fetch_add(1, Ordering::Relaxed) >= quota {
+                self.uncount(block);
+                return Err(AcquireError::Quota { quota });
+            }
+        }
+        Ok(())
+    }
+
+    fn uncount(&self, block: u32) {
+        if self.parts.holds[block as usize].fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.parts.held_blocks.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn wake_producer(&self) {
+        if self.parts.table.waiting().must_wake() {
+            self.parts.space.notify();
+        }
+    }
+
+    /// Hands the segment back to a new broker.
+    ///
+    /// # Errors
+    /// As `sendmsg(2)`.
+    pub(super) fn hand_back(&self, socket: &FrameSocket) -> io::Result<()> {
+        let AttachedParts { terms, row_number, data_file, table_file, space, row_file, .. } = &*self.parts;
+        let message =
+            PoolMessage::HandBack { key: self.key, terms: *terms, row: Some(*row_number), stream: "" };
+        send(socket, &message, &[data_file.as_fd(), table_file.as_fd(), space.as_fd(), row_file.as_fd()])
+    }
+}
+
+impl Drop for AttachedSegment {
+    #[allow(unsafe_code, reason = "drops a field once")]
+    fn drop(&mut self) {
+        let is_mapped = self.is_mapped();
+        // SAFETY: nothing uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.parts) };
+        // The broker counts the bytes until then.
+        if let Some(link) = self.link.upgrade().filter(|_| is_mapped) {
+            link.notify(&PoolMessage::Detached { key: self.key });
+        }
+    }
+}
+
+/// A segment that this process reads, as blocks share it.
+pub(super) type SharedSegment = Arc<AttachedSegment>;

@@ -1,0 +1,114 @@
+//! A block that its producer writes.
+
+#![allow(unsafe_code, reason = "makes slices of a block that no reader holds")]
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::producer_segment::ProducerSegment;
+use crate::header::{ArrayLayout, BlockHeader, InvalidHeader};
+use crate::token::Token;
+
+/// A block that its producer writes. No reader has it before it is published. Dropping it without
+/// publishing frees it.
+#[derive(Debug)]
+pub struct Block {
+    segment: Arc<ProducerSegment>,
+    number: u32,
+    is_published: bool,
+}
+
+impl Block {
+    /// Makes the object of a block that `segment` has taken.
+    pub(super) fn new(segment: Arc<ProducerSegment>, number: u32) -> Block {
+        Block { segment, number, is_published: false }
+    }
+
+    /// Returns the address of the first byte, a multiple of 4096.
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.segment.block(self.number).as_ptr()
+    }
+
+    /// Returns the number of bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a block has at least one byte")]
+    pub fn len(&self) -> usize {
+        self.segment.block_bytes() as usize
+    }
+
+    /// Returns the bytes, which are those of an earlier content, or zeros.
+    ///
+    /// # Panics
+    /// In a child forked from the process that took the block: the child has no mapping.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        assert!(self.segment.is_mapped(), "a forked child has no part in its parent's blocks");
+        // SAFETY: the bytes are mapped, and stay so while the segment lives. No reader holds the
+        // block, and no other object in this process stands for it.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
+    }
+
+    /// Publishes an array at the beginning of the block, and returns the token for its readers.
+    ///
+    /// # Errors
+    /// [`PublishError`] with the block if the array does not lie within it.
+    pub fn publish(self, layout: ArrayLayout) -> Result<Token, PublishError> {
+        self.publish_with(BlockHeader::new(layout))
+    }
+
+    /// Publishes the block with a header. Its generation, sequence number and time of publication
+    /// are set.
+    ///
+    /// # Errors
+    /// [`PublishError`] with the block if the header describes more than the block.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn publish_with(mut self, mut header: BlockHeader) -> Result<Token, PublishError> {
+        assert!(self.segment.is_mapped(), "a forked child has no part in its parent's blocks");
+        if let Err(reason) = header.check_bounds(self.segment.block_bytes()) {
+            return Err(PublishError { reason, block: self });
+        }
+        self.segment.publish(self.number, &mut header);
+        self.is_published = true;
+        let key = self.segment.key();
+        Ok(Token {
+            pool: key.pool,
+            segment: key.number,
+            block: self.number,
+            generation: header.generation,
+            length: header.length,
+        })
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if !self.is_published && self.segment.is_mapped() {
+            self.segment.free(self.number);
+        }
+    }
+}
+
+/// The reason why a block is not published, and the block, which is still writable.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct PublishError {
+    /// The reason.
+    pub reason: InvalidHeader,
+    /// The block.
+    pub block: Block,
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl std::error::Error for PublishError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.reason)
+    }
+}

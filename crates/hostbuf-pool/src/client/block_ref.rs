@@ -1,0 +1,85 @@
+//! A reader's hold on a published block.
+
+#![allow(unsafe_code, reason = "makes slices of a block that is held")]
+
+use std::ptr::NonNull;
+
+use super::attached_segment::SharedSegment;
+use crate::header::{ArrayLayout, BlockHeader};
+
+/// A reader's hold on a published block. The producer does not reuse the block while it exists.
+///
+/// The bytes lie in memory that the producer's process can still write to. A producer that uses
+/// this crate does not; [`as_ptr`](BlockRef::as_ptr) is for producers that are not trusted to.
+#[derive(Debug)]
+pub struct BlockRef {
+    segment: SharedSegment,
+    block: u32,
+    header: BlockHeader,
+}
+
+impl BlockRef {
+    /// Makes the object of a hold that `segment` has counted.
+    pub(super) fn new(segment: SharedSegment, block: u32, header: BlockHeader) -> BlockRef {
+        BlockRef { segment, block, header }
+    }
+
+    /// Returns the header.
+    #[must_use]
+    pub fn header(&self) -> &BlockHeader {
+        &self.header
+    }
+
+    /// Returns the element type, the shape and the strides of the content.
+    #[must_use]
+    pub fn layout(&self) -> &ArrayLayout {
+        &self.header.layout
+    }
+
+    /// Returns the address of the first byte of the content, a multiple of 4096.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.address().as_ptr()
+    }
+
+    fn address(&self) -> NonNull<u8> {
+        self.segment.block(self.block)
+    }
+
+    /// Returns the number of bytes of the content.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "an empty content is no special case")]
+    pub fn len(&self) -> usize {
+        self.header.length as usize
+    }
+
+    /// Returns the content.
+    ///
+    /// # Panics
+    /// In a child forked from the process that acquired the block: the child has no mapping.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        assert!(self.segment.is_mapped(), "a forked child has no part in its parent's blocks");
+        // SAFETY: the bytes are mapped, and stay so while the segment lives. Its producer writes to
+        // the block when no reader holds it.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+}
+
+/// Adds a hold on the same block.
+impl Clone for BlockRef {
+    fn clone(&self) -> BlockRef {
+        assert!(self.segment.is_mapped(), "a forked child has no part in its parent's blocks");
+        self.segment.hold_again(self.block);
+        BlockRef { segment: self.segment.clone(), block: self.block, header: self.header }
+    }
+}
+
+impl Drop for BlockRef {
+    fn drop(&mut self) {
+        // The holds are those of the parent.
+        if self.segment.is_mapped() {
+            self.segment.release(self.block, self.header.generation);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The link of a client to the current broker.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use hostbuf_os::FrameSocket;
+use hostbuf_os::fork_guard::ForkGuard;
+use hostbuf_os::poison::IgnorePoison;
+
+use crate::error::{BrokerRefusal, PoolError};
+use crate::pool_id::PoolId;
+use crate::wire::{PoolMessage, RefusalKind, RefusalRecord};
+
+/// An answer of the broker: its packet and its descriptors.
+pub(super) type BrokerAnswer = (Vec<u8>, Vec<OwnedFd>);
+
+/// The interval at which a request without a broker tries again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The link of a client to the current broker: requests and their answers.
+#[derive(Debug)]
+pub(super) struct BrokerLink {
+    fork_guard: ForkGuard,
+    /// The time for which a request waits.
+    timeout: Duration,
+    state: Mutex<LinkState>,
+    /// Notified when there is a new broker.
+    connected: Condvar,
+    is_closed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct LinkState {
+    /// `None` while there is no broker.
+    socket: Option<Arc<FrameSocket>>,
+    pool: PoolId,
+    next_request: u64,
+    /// The requests without an answer.
+    waiting: HashMap<u64, mpsc::Sender<BrokerAnswer>>,
+}
+
+/// Sends a message and descriptors.
+///
+/// # Errors
+/// As `sendmsg(2)`.
+pub(super) fn send(
+    socket: &FrameSocket,
+    message: &PoolMessage<'_>,
+    descriptors: &[BorrowedFd<'_>],
+) -> std::io::Result<()> {
+    let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    socket.send_packet(&message.encode(), &raw)
+}
+
+/// Returns the error for an answer that the protocol does not allow.
+pub(super) fn unexpected() -> PoolError {
+    PoolError::NoBroker {
+        why: "the pool's broker has sent an unexpected answer: use one installation of hostbuf".into(),
+    }
+}
+
+fn refused(refusal: &RefusalRecord<'_>) -> BrokerRefusal {
+    let text = refusal.text.to_owned();
+    match refusal.kind {
+        RefusalKind::NoSpace => BrokerRefusal::NoSpace {
+            requested: refusal.requested,
+            available: refusal.available,
+            details: text,
+        },
+        RefusalKind::UnknownSegment => BrokerRefusal::UnknownSegment,
+        RefusalKind::NoRow => BrokerRefusal::NoRow { readers: refusal.available },
+        RefusalKind::Recovering => BrokerRefusal::Recovering { details: text },
+        RefusalKind::Invalid | RefusalKind::Os => BrokerRefusal::Failed(text),
+    }
+}
+
+impl BrokerLink {
+    /// Makes the link of a new connection.
+    pub(super) fn new(socket: FrameSocket, pool: PoolId, timeout: Duration) -> BrokerLink {
+        let socket = Some(Arc::new(socket));
+        let state = LinkState { socket, pool, next_request: 1, waiting: HashMap::new() };
+        BrokerLink {
+            fork_guard: ForkGuard::current(),
+            timeout,
+            state: Mutex::new(state),
+            connected: Condvar::new(),
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns whether this process has the link: a forked child has not.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.fork_guard.is_current()
+    }
+
+    /// Fails in a forked child.
+    ///
+    /// # Errors
+    /// [`PoolError::Forked`].
+    pub(super) fn check_process(&self) -> Result<(), PoolError> {
+        if self.is_of_this_process() { Ok(()) } else { Err(PoolError::Forked) }
+    }
+
+    /// Returns the time for which a request waits.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Returns the pool of the current or the last broker.
+    pub(super) fn pool(&self) -> PoolId {
+        self.state.lock().ignore_poison().pool
+    }
+
+    /// Returns the socket, if there is a broker.
+    pub(super) fn socket(&self) -> Option<Arc<FrameSocket>> {
+        self.state.lock().ignore_poison().socket.clone()
+    }
+
+    /// Begins with a new broker.
+    pub(super) fn connect(&self, socket: Arc<FrameSocket>, pool: PoolId) {
+        let mut state = self.state.lock().ignore_poison();
+        state.socket = Some(socket);
+        state.pool = pool;
+        drop(state);
+        self.connected.notify_all();
+    }
+
+    /// Notes the end of the broker. Requests without an answer fail.
+    pub(super) fn disconnect(&self) {
+        let mut state = self.state.lock().ignore_poison();
+        state.socket = None;
+        state.waiting.clear();
+    }
+
+    /// Ends the link: later requests do not wait for a broker.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Passes an answer on, which is the last one of its request if `is_last`. The requester may
+    /// have stopped waiting.
+    pub(super) fn answer(&self, request: u64, is_last: bool, answer: BrokerAnswer) {
+        let mut state = self.state.lock().ignore_poison();
+        if let Some(requester) = state.waiting.get(&request) {
+            let _ = requester.send(answer);
+        }
+        if is_last {
+            state.waiting.remove(&request);
+        }
+    }
+
+    /// Sends a request, and returns its number and the channel of its answers.
+    fn begin<'m>(
+        &self,
+        message: impl Fn(u64) -> PoolMessage<'m>,
+        deadline: Instant,
+    ) -> Result<(u64, mpsc::Receiver<BrokerAnswer>), PoolError> {
+        self.check_process()?;
+        let mut state = self.state.lock().ignore_poison();
+        loop {
+            if let Some(socket) = state.socket.clone() {
+                let request = state.next_request;
+                state.next_request += 1;
+                let (sender, receiver) = mpsc::channel();
+                state.waiting.insert(request, sender);
+                if send(&socket, &message(request), &[]).is_ok() {
+                    return Ok((request, receiver));
+                }
+                // The service thread notices the end of the connection, and connects again.
+                state.waiting.remove(&request);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.is_closed.load(Ordering::Relaxed) {
+                return Err(PoolError::BrokerGone);
+            }
+            (state, _) = self.connected.wait_timeout(state, left.min(RETRY_INTERVAL)).ignore_poison();
+        }
+    }
+
+    /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    /// [`PoolError`]: [`PoolError::Refused`] for a refusal, [`PoolError::BrokerGone`] if there is
+    /// no broker within the time limit.
+    pub(super) fn request<'m>(
+        &self,
+        doing: &str,
+        message: impl Fn(u64) -> PoolMessage<'m>,
+    ) -> Result<BrokerAnswer, PoolError> {
+        let deadline = Instant::now() + self.timeout;
+        let (request, answers) = self.begin(message, deadline)?;
+        let answer = self.next_answer(doing, request, &answers, deadline)?;
+        match PoolMessage::parse(&answer.0) {
+            Ok(PoolMessage::Refused { refusal, .. }) => Err(PoolError::Refused(refused(&refusal))),
+            _ => Ok(answer),
+        }
+    }
+
+    /// Requests the description of the broker's state, which comes in parts.
+    ///
+    /// # Errors
+    /// As [`request`](BrokerLink::request).
+    pub(super) fn request_status(&self) -> Result<String, PoolError> {
+        let deadline = Instant::now() + self.timeout;
+        let (request, answers) = self.begin(|request| PoolMessage::Status { request }, deadline)?;
+        let mut text = String::new();
+        loop {
+            let answer = self.next_answer("listing the pool", request, &answers, deadline)?;
+            match PoolMessage::parse(&answer.0) {
+                Ok(PoolMessage::StatusPart { text: "", .. }) => return Ok(text),
+                Ok(PoolMessage::StatusPart { text: part, .. }) => text.push_str(part),
+                _ => return Err(unexpected()),
+            }
+        }
+    }
+
+    fn next_answer(
+        &self,
+        doing: &str,
+        request: u64,
+        answers: &mpsc::Receiver<BrokerAnswer>,
+        deadline: Instant,
+    ) -> Result<BrokerAnswer, PoolError> {
+        match answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(answer) => Ok(answer),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(PoolError::BrokerGone),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                self.state.lock().ignore_poison().waiting.remove(&request);
+                Err(PoolError::Timeout { doing: doing.to_owned(), limit: self.timeout })
+            }
+        }
+    }
+
+    /// Sends a message without an answer. Without a broker it is lost: a later broker learns what
+    /// this client still has.
+    pub(super) fn notify(&self, message: &PoolMessage<'_>) {
+        if !self.is_of_this_process() {
+            return;
+        }
+        if let Some(socket) = self.socket() {
+            let _ = send(&socket, message, &[]);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The beginning of a client's connection.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use hostbuf_os::session::{Session, SessionError};
+use hostbuf_os::{FrameSocket, Received, process, socket};
+use hostbuf_protocol::failure::cut;
+use hostbuf_protocol::message::{Hello, Message, Role};
+
+use super::pool_options::PoolOptions;
+use crate::error::PoolError;
+use crate::pool_id::PoolId;
+use crate::wire::PoolMessage;
+
+/// The largest length of a client's name in bytes.
+const NAME_MAX: usize = 255;
+
+/// A connection whose broker has answered the hello.
+#[derive(Debug)]
+pub(super) struct OpenConnection {
+    pub(super) socket: FrameSocket,
+    /// The pool of the broker.
+    pub(super) pool: PoolId,
+}
+
+/// The reason why there is no connection.
+#[derive(Debug)]
+pub(super) enum ConnectFailure {
+    /// No process listens on the socket, or it is about to end.
+    NoBroker,
+    /// Anything else.
+    Other(PoolError),
+}
+
+/// Connects to the broker and says hello. `identity` is the random number of this client.
+pub(super) fn connect(options: &PoolOptions, identity: u64) -> Result<OpenConnection, ConnectFailure> {
+    let mut hello = Hello::of(Role::PoolClient);
+    hello.request = identity;
+    let name = cut(&options.name, NAME_MAX);
+    let hello = Message::Hello { hello, command: name.as_bytes() };
+    let session = match &options.path {
+        Some(path) => Session::open_at(path, &hello),
+        None => Session::open(&options.socket, &hello),
+    };
+    let session = session.map_err(|error| match error {
+        SessionError::NoServer | SessionError::Gone => ConnectFailure::NoBroker,
+        other => ConnectFailure::Other(PoolError::NoBroker {
+            why: format!(
+                "cannot connect to the pool's broker at {} on {}: {other}",
+                describe_socket(options),
+                process::host_name()
+            ),
+        }),
+    })?;
+    let socket = session.into_connection();
+    let pool = receive_welcome(&socket, options.timeout)?;
+    Ok(OpenConnection { socket, pool })
+}
+
+/// Describes the socket: `@hostbuf-pool-1000` or a path.
+pub(super) fn describe_socket(options: &PoolOptions) -> String {
+    match &options.path {
+        Some(path) => path.display().to_string(),
+        None => format!("@{}", options.socket),
+    }
+}
+
+fn receive_welcome(socket: &FrameSocket, limit: Duration) -> Result<PoolId, ConnectFailure> {
+    let os = |error| ConnectFailure::Other(PoolError::os("receiving from the pool's broker")(error));
+    socket::set_receive_timeout(socket.as_fd(), Some(limit)).map_err(os)?;
+    let packet = match socket.receive().map_err(os)? {
+        Received::Packet(packet) => packet,
+        Received::Nothing => {
+            let doing = "connecting to the pool".to_owned();
+            return Err(ConnectFailure::Other(PoolError::Timeout { doing, limit }));
+        }
+        _ => return Err(ConnectFailure::NoBroker),
+    };
+    socket::set_receive_timeout(socket.as_fd(), None).map_err(os)?;
+    if let Ok(Message::Refused { error }) = packet.message() {
+        let why = format!("the server at the pool's socket refuses this process: {}", error.line);
+        return Err(ConnectFailure::Other(PoolError::NoBroker { why }));
+    }
+    let (bytes, _) = packet.into_parts();
+    match PoolMessage::parse(&bytes) {
+        Ok(PoolMessage::Welcome { pool, .. }) => Ok(pool),
+        _ => {
+            let why = "the process at the pool's socket is no broker of this version of hostbuf: use one installation";
+            Err(ConnectFailure::Other(PoolError::NoBroker { why: why.into() }))
+        }
+    }
+}

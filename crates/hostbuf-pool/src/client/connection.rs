@@ -1,0 +1,96 @@
+//! A client's connection, and what the client has from its brokers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use hostbuf_os::poison::IgnorePoison;
+
+use super::attached_segment::AttachedSegment;
+use super::broker_link::BrokerLink;
+use super::pool_options::PoolOptions;
+use super::private_broker::PrivateBroker;
+use super::producer_segment::ProducerSegment;
+use crate::segment::SpaceEvent;
+use crate::wire::SegmentKey;
+
+/// The state of a client's connection.
+#[derive(Debug)]
+pub(super) struct PoolConnection {
+    pub(super) options: PoolOptions,
+    /// The random number that identifies this client for every broker.
+    pub(super) identity: u64,
+    pub(super) link: Arc<BrokerLink>,
+    held: Mutex<HeldSegments>,
+    /// The lock of a thread that attaches a segment, so that no other one attaches it too.
+    pub(super) attaching: Mutex<()>,
+    /// The event that ends the service thread.
+    pub(super) stop: SpaceEvent,
+    /// The broker of this process, if there is no other.
+    pub(super) private: Option<PrivateBroker>,
+}
+
+/// The segments that a client has.
+#[derive(Debug, Default)]
+struct HeldSegments {
+    produced: HashMap<SegmentKey, Weak<ProducerSegment>>,
+    attached: HashMap<SegmentKey, Arc<AttachedSegment>>,
+}
+
+impl PoolConnection {
+    pub(super) fn new(
+        options: PoolOptions,
+        identity: u64,
+        link: Arc<BrokerLink>,
+        stop: SpaceEvent,
+        private: Option<PrivateBroker>,
+    ) -> PoolConnection {
+        let (held, attaching) = (Mutex::new(HeldSegments::default()), Mutex::new(()));
+        PoolConnection { options, identity, link, held, attaching, stop, private }
+    }
+
+    /// Adds a segment that this client writes.
+    pub(super) fn add_produced(&self, segment: &Arc<ProducerSegment>) {
+        let mut held = self.held.lock().ignore_poison();
+        held.produced.retain(|_, segment| segment.strong_count() > 0);
+        held.produced.insert(segment.key(), Arc::downgrade(segment));
+    }
+
+    /// Returns a segment that this client writes.
+    pub(super) fn produced(&self, key: SegmentKey) -> Option<Arc<ProducerSegment>> {
+        self.held.lock().ignore_poison().produced.get(&key)?.upgrade()
+    }
+
+    /// Returns all segments that this client writes.
+    pub(super) fn all_produced(&self) -> Vec<Arc<ProducerSegment>> {
+        self.held.lock().ignore_poison().produced.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Adds a segment that this client reads.
+    pub(super) fn add_attached(&self, key: SegmentKey, segment: Arc<AttachedSegment>) {
+        self.held.lock().ignore_poison().attached.insert(key, segment);
+    }
+
+    /// Returns a segment that this client reads.
+    pub(super) fn attached(&self, key: SegmentKey) -> Option<Arc<AttachedSegment>> {
+        self.held.lock().ignore_poison().attached.get(&key).cloned()
+    }
+
+    /// Returns all segments that this client reads.
+    pub(super) fn all_attached(&self) -> Vec<Arc<AttachedSegment>> {
+        self.held.lock().ignore_poison().attached.values().cloned().collect()
+    }
+
+    /// Gives up a segment that this client reads. It is unmapped with its last hold.
+    pub(super) fn detach(&self, key: SegmentKey) {
+        let segment = self.held.lock().ignore_poison().attached.remove(&key);
+        // Outside the lock.
+        drop(segment);
+    }
+
+    /// Gives up all segments that this client reads.
+    pub(super) fn detach_all(&self) {
+        let attached = std::mem::take(&mut self.held.lock().ignore_poison().attached);
+        // Outside the lock.
+        drop(attached);
+    }
+}

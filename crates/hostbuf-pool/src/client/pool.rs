@@ -1,0 +1,232 @@
+//! A connection of this process to a pool.
+
+use std::sync::Arc;
+
+use hostbuf_os::poison::IgnorePoison;
+use hostbuf_os::{process, thread};
+
+use super::acquire_error::AcquireError;
+use super::attached_segment::{AttachedSegment, SharedSegment};
+use super::block_ref::BlockRef;
+use super::broker_link::{BrokerLink, unexpected};
+use super::broker_process::start_and_connect;
+use super::connect::{ConnectFailure, OpenConnection, connect, describe_socket};
+use super::connection::PoolConnection;
+use super::pool_options::{PoolMode, PoolOptions};
+use super::private_broker::PrivateBroker;
+use super::producer::Producer;
+use super::producer_options::ProducerOptions;
+use super::producer_segment::ProducerSegment;
+use super::service;
+use crate::error::{BrokerRefusal, PoolError};
+use crate::pool_id::PoolId;
+use crate::segment::SpaceEvent;
+use crate::token::Token;
+use crate::wire::{PoolMessage, SegmentKey};
+
+/// The kind of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PoolKind {
+    /// A broker makes the memory, and its clients share it.
+    Shared,
+    /// The memory is that of this process alone. Tokens are valid in this process only.
+    Private,
+}
+
+/// A connection of this process to a pool. Clones are the same connection.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    client: Arc<PoolClient>,
+}
+
+/// The part of the handles of a connection whose end is the end of the service thread.
+#[derive(Debug)]
+struct PoolClient {
+    connection: Arc<PoolConnection>,
+}
+
+impl Pool {
+    /// Connects to the pool of this user.
+    ///
+    /// # Errors
+    /// [`PoolError::NoBroker`] if there is no broker and the options need one; [`PoolError::Os`].
+    pub fn connect(mut options: PoolOptions) -> Result<Pool, PoolError> {
+        let random = process::random().map_err(PoolError::os("drawing a random number"))?;
+        let identity = (random as u64).max(1);
+        let found = match options.mode {
+            PoolMode::Private => Err(ConnectFailure::NoBroker),
+            _ => connect(&options, identity),
+        };
+        let (open, private) = match (found, &options.mode) {
+            (Ok(open), _) => (open, None),
+            (Err(ConnectFailure::Other(error)), _) => return Err(error),
+            (Err(ConnectFailure::NoBroker), PoolMode::Start) => {
+                (start_and_connect(&options, identity)?, None)
+            }
+            (Err(ConnectFailure::NoBroker), PoolMode::Required) => return Err(no_broker(&options)),
+            (Err(ConnectFailure::NoBroker), PoolMode::Optional | PoolMode::Private) => {
+                let broker = PrivateBroker::start()?;
+                options = options.socket(broker.name());
+                options.path = None;
+                let open = connect(&options, identity).map_err(|failure| match failure {
+                    ConnectFailure::Other(error) => error,
+                    ConnectFailure::NoBroker => PoolError::BrokerGone,
+                })?;
+                (open, Some(broker))
+            }
+        };
+        Pool::with_connection(options, identity, open, private)
+    }
+
+    fn with_connection(
+        options: PoolOptions,
+        identity: u64,
+        open: OpenConnection,
+        private: Option<PrivateBroker>,
+    ) -> Result<Pool, PoolError> {
+        let event = || SpaceEvent::new().map_err(PoolError::os("opening an event descriptor"));
+        let stop = event()?;
+        let copy = stop.try_clone_fd().map_err(PoolError::os("copying an event descriptor"))?;
+        let thread_stop = SpaceEvent::from_fd(copy).map_err(PoolError::os("copying an event descriptor"))?;
+        let link = Arc::new(BrokerLink::new(open.socket, open.pool, options.timeout));
+        let connection = Arc::new(PoolConnection::new(options, identity, link, stop, private));
+        let weak = Arc::downgrade(&connection);
+        thread::spawn(c"hostbuf-pool", move || service::serve(&weak, &thread_stop))
+            .map_err(PoolError::os("starting a thread"))?;
+        Ok(Pool { client: Arc::new(PoolClient { connection }) })
+    }
+
+    fn connection(&self) -> &Arc<PoolConnection> {
+        &self.client.connection
+    }
+
+    /// Returns the identity of the pool. It is another one after a restart of the broker.
+    #[must_use]
+    pub fn id(&self) -> PoolId {
+        self.connection().link.pool()
+    }
+
+    /// Returns the kind of the pool.
+    #[must_use]
+    pub fn kind(&self) -> PoolKind {
+        if self.connection().private.is_some() { PoolKind::Private } else { PoolKind::Shared }
+    }
+
+    /// Makes a segment, and returns its producer.
+    ///
+    /// # Errors
+    /// [`PoolError::Invalid`] for invalid options; [`PoolError::Refused`] with
+    /// [`BrokerRefusal::NoSpace`] beyond a limit.
+    pub fn producer(&self, options: &ProducerOptions) -> Result<Producer, PoolError> {
+        let (terms, retain) = options.terms()?;
+        let connection = self.connection();
+        let (packet, descriptors) = connection.link.request("making a segment", |request| {
+            PoolMessage::Create { request, terms, stream: &options.stream }
+        })?;
+        let Ok(PoolMessage::Granted { key, .. }) = PoolMessage::parse(&packet) else {
+            return Err(unexpected());
+        };
+        let link = Arc::downgrade(&connection.link);
+        let names = &options.wait_for;
+        let segment = ProducerSegment::map(key, (terms, retain), &options.stream, names, descriptors, link)?;
+        let segment = Arc::new(segment);
+        connection.add_produced(&segment);
+        connection.link.notify(&PoolMessage::Mapped { key });
+        let limit = connection.link.timeout();
+        if !segment.wait_ready(limit) {
+            return Err(PoolError::Timeout { doing: "making a segment".into(), limit });
+        }
+        Ok(Producer::new(segment))
+    }
+
+    /// Acquires the block of a token. After the first token of a segment it makes no system call.
+    ///
+    /// # Errors
+    /// [`AcquireError`].
+    pub fn acquire(&self, token: &Token) -> Result<BlockRef, AcquireError> {
+        self.connection().link.check_process()?;
+        let segment = self.segment(SegmentKey { pool: token.pool, number: token.segment })?;
+        let header = segment.hold(token)?;
+        Ok(BlockRef::new(segment, token.block, header))
+    }
+
+    /// Acquires the block of an encoded token.
+    ///
+    /// # Errors
+    /// [`AcquireError`]; [`AcquireError::InvalidToken`] for bytes that are no token.
+    pub fn acquire_bytes(&self, token: &[u8]) -> Result<BlockRef, AcquireError> {
+        self.acquire(&Token::from_bytes(token)?)
+    }
+
+    /// States that this process does not need the block of a token, for a producer that waits for
+    /// this reader.
+    ///
+    /// # Errors
+    /// [`AcquireError::Pool`] if the segment cannot be attached.
+    pub fn skip(&self, token: &Token) -> Result<(), AcquireError> {
+        self.connection().link.check_process()?;
+        self.segment(SegmentKey { pool: token.pool, number: token.segment })?.skip(token);
+        Ok(())
+    }
+
+    /// Returns the attached segment, which is attached first if necessary.
+    fn segment(&self, key: SegmentKey) -> Result<SharedSegment, AcquireError> {
+        let connection = self.connection();
+        if let Some(segment) = connection.attached(key) {
+            return Ok(segment);
+        }
+        let _one_by_one = connection.attaching.lock().ignore_poison();
+        if let Some(segment) = connection.attached(key) {
+            return Ok(segment);
+        }
+        let answer =
+            connection.link.request("attaching a segment", |request| PoolMessage::Attach { request, key });
+        let (packet, descriptors) = answer.map_err(|error| match error {
+            // Tokens of segments that have ended are late, whichever broker made them.
+            PoolError::Refused(BrokerRefusal::UnknownSegment) => AcquireError::Gone,
+            other => AcquireError::Pool(other),
+        })?;
+        let Ok(PoolMessage::Attached { terms, row, .. }) = PoolMessage::parse(&packet) else {
+            return Err(unexpected().into());
+        };
+        let link = Arc::downgrade(&connection.link);
+        let segment = match AttachedSegment::map(key, terms, row, descriptors, link) {
+            Ok(segment) => Arc::new(segment),
+            Err(error) => {
+                connection.link.notify(&PoolMessage::Detached { key });
+                return Err(error.into());
+            }
+        };
+        connection.add_attached(key, segment.clone());
+        Ok(segment)
+    }
+
+    /// Returns the state of the pool as a JSON text: clients, segments, and who holds which blocks.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn status(&self) -> Result<String, PoolError> {
+        self.connection().link.request_status()
+    }
+}
+
+fn no_broker(options: &PoolOptions) -> PoolError {
+    PoolError::NoBroker {
+        why: format!(
+            "there is no broker at {} on {}: start one (hostbuf broker), or set HOSTBUF_POOL=auto",
+            describe_socket(options),
+            process::host_name()
+        ),
+    }
+}
+
+impl Drop for PoolClient {
+    fn drop(&mut self) {
+        if self.connection.link.is_of_this_process() {
+            self.connection.link.close();
+            self.connection.detach_all();
+            self.connection.stop.notify();
+        }
+    }
+}

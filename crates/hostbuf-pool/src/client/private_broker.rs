@@ -1,0 +1,50 @@
+//! The broker of a process that shares its pool with no other process.
+
+use std::sync::Arc;
+
+use hostbuf_os::{process, thread};
+
+use crate::broker::{Broker, BrokerOptions};
+use crate::error::PoolError;
+use crate::segment::SpaceEvent;
+
+/// A broker in a thread of this process. It ends with this object.
+#[derive(Debug)]
+pub(super) struct PrivateBroker {
+    name: String,
+    stop: Arc<SpaceEvent>,
+}
+
+impl PrivateBroker {
+    /// Starts the broker. Only the host's memory limits it.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`].
+    pub(super) fn start() -> Result<PrivateBroker, PoolError> {
+        let random = process::random().map_err(PoolError::os("drawing a random number"))?;
+        let name = format!("hostbuf-pool-private-{random:032x}");
+        let stop = Arc::new(SpaceEvent::new().map_err(PoolError::os("opening an event descriptor"))?);
+        let options = BrokerOptions::new().name(&name).limit(u64::MAX).per_client(u64::MAX);
+        let mut broker = Broker::open_private(&options)?;
+        let stopped = stop.clone();
+        thread::spawn(c"hostbuf-broker", move || {
+            use std::os::fd::AsFd;
+            if let Err(error) = broker.serve(stopped.as_fd()) {
+                tracing::error!(%error, "the broker of this process has ended");
+            }
+        })
+        .map_err(PoolError::os("starting a thread"))?;
+        Ok(PrivateBroker { name, stop })
+    }
+
+    /// Returns the abstract name of the broker's socket.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for PrivateBroker {
+    fn drop(&mut self) {
+        self.stop.notify();
+    }
+}

@@ -1,0 +1,71 @@
+//! A producer of blocks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::block::Block;
+use super::producer_segment::ProducerSegment;
+use super::take_error::TakeError;
+use crate::error::PoolError;
+
+/// A producer of blocks, with a segment of its own. Its threads may share it.
+///
+/// When it is dropped, what it has published stays readable for the broker's linger time, and until
+/// its last reader has released it.
+#[derive(Debug)]
+pub struct Producer {
+    segment: Arc<ProducerSegment>,
+}
+
+impl Producer {
+    pub(super) fn new(segment: Arc<ProducerSegment>) -> Producer {
+        Producer { segment }
+    }
+
+    /// Takes a free block, if there is one. It makes no system call.
+    ///
+    /// # Errors
+    /// [`TakeError::Pool`] in a forked child.
+    pub fn try_take(&self) -> Result<Option<Block>, TakeError> {
+        self.check()?;
+        Ok(self.segment.try_take().map(|(block, _)| self.block(block)))
+    }
+
+    /// Takes a free block, for which it waits.
+    ///
+    /// # Errors
+    /// [`TakeError::Pool`].
+    pub fn take(&self) -> Result<Block, TakeError> {
+        self.check()?;
+        self.segment.take(None).map(|(block, _)| self.block(block))
+    }
+
+    /// Takes a free block, for which it waits at most `limit`.
+    ///
+    /// # Errors
+    /// [`TakeError::Timeout`] with the use of all blocks.
+    pub fn take_timeout(&self, limit: Duration) -> Result<Block, TakeError> {
+        self.check()?;
+        self.segment.take(Some(limit)).map(|(block, _)| self.block(block))
+    }
+
+    fn check(&self) -> Result<(), TakeError> {
+        if self.segment.is_mapped() { Ok(()) } else { Err(PoolError::Forked.into()) }
+    }
+
+    fn block(&self, number: u32) -> Block {
+        Block::new(self.segment.clone(), number)
+    }
+
+    /// Returns the length of a block in bytes.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        self.segment.block_bytes()
+    }
+
+    /// Returns the number of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.segment.blocks()
+    }
+}

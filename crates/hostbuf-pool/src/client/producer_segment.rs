@@ -1,0 +1,303 @@
+//! A segment that this process writes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use hostbuf_os::FrameSocket;
+use hostbuf_os::poison::IgnorePoison;
+
+use super::broker_link::{BrokerLink, send, unexpected};
+use super::reader_policy::ReaderPolicy;
+use super::take_error::TakeError;
+use crate::clock::monotonic_ns;
+use crate::error::PoolError;
+use crate::header::BlockHeader;
+use crate::hold::{BlockState, are_unheld};
+use crate::segment::{DataView, RowView, SpaceEvent, TableView, ViewAccess};
+use crate::wire::{PoolMessage, SegmentKey, SegmentTerms};
+
+/// A segment that this process writes. The block table is never read back: the state here
+/// is the producer's own.
+#[derive(Debug)]
+pub(super) struct ProducerSegment {
+    key: SegmentKey,
+    stream: String,
+    parts: ManuallyDrop<ProducerParts>,
+    link: Weak<BrokerLink>,
+}
+
+#[derive(Debug)]
+struct ProducerParts {
+    terms: SegmentTerms,
+    retain: u32,
+    data: DataView,
+    table: TableView,
+    rows: Vec<RowView>,
+    space: SpaceEvent,
+    data_file: OwnedFd,
+    table_file: OwnedFd,
+    row_files: Vec<OwnedFd>,
+    state: Mutex<ProducerState>,
+    /// True once the broker has sealed the data file.
+    ready: Mutex<bool>,
+    became_ready: Condvar,
+}
+
+#[derive(Debug)]
+struct ProducerState {
+    blocks: Vec<OwnBlock>,
+    /// The published blocks, the oldest first.
+    published: VecDeque<u32>,
+    policy: ReaderPolicy,
+    sequence: u64,
+    /// The number of threads that wait for a block.
+    waiting: u32,
+}
+
+/// A block as its producer knows it.
+#[derive(Clone, Copy, Debug)]
+struct OwnBlock {
+    state: BlockState,
+    generation: u64,
+}
+
+impl ProducerSegment {
+    /// Maps a new segment from the broker's descriptors: data, table, event, rows.
+    ///
+    /// # Errors
+    /// [`PoolError::Memory`] for files that are not those of the segment.
+    pub(super) fn map(
+        key: SegmentKey,
+        (terms, retain): (SegmentTerms, u32),
+        stream: &str,
+        wait_for: &[String],
+        descriptors: Vec<OwnedFd>,
+        link: Weak<BrokerLink>,
+    ) -> Result<ProducerSegment, PoolError> {
+        let geometry = terms.geometry;
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().ok_or_else(unexpected);
+        let (data_file, table_file, space) = (next()?, next()?, next()?);
+        let row_files: Vec<OwnedFd> = descriptors.collect();
+        if row_files.len() != geometry.readers() as usize {
+            return Err(unexpected());
+        }
+        let rows = row_files.iter().map(|file| RowView::map(file.as_fd(), geometry, ViewAccess::Read));
+        let state = ProducerState {
+            blocks: vec![OwnBlock { state: BlockState::Free, generation: 0 }; geometry.blocks() as usize],
+            published: VecDeque::new(),
+            policy: ReaderPolicy::new(wait_for),
+            sequence: 0,
+            waiting: 0,
+        };
+        let parts = ProducerParts {
+            terms,
+            retain,
+            rows: rows.collect::<Result<_, _>>()?,
+            data: DataView::map(data_file.as_fd(), geometry, ViewAccess::Write)?,
+            table: TableView::map(table_file.as_fd(), geometry, ViewAccess::Write)?,
+            space: SpaceEvent::from_fd(space).map_err(PoolError::os("checking the event descriptor"))?,
+            data_file,
+            table_file,
+            row_files,
+            state: Mutex::new(state),
+            ready: Mutex::new(false),
+            became_ready: Condvar::new(),
+        };
+        let parts = ManuallyDrop::new(parts);
+        Ok(ProducerSegment { key, stream: stream.to_owned(), parts, link })
+    }
+
+    /// Returns the identity of the segment.
+    pub(super) fn key(&self) -> SegmentKey {
+        self.key
+    }
+
+    /// Notes that the broker has sealed the data file.
+    pub(super) fn set_ready(&self) {
+        *self.parts.ready.lock().ignore_poison() = true;
+        self.parts.became_ready.notify_all();
+    }
+
+    /// Waits until the data file is sealed. Returns false after `limit`.
+    pub(super) fn wait_ready(&self, limit: Duration) -> bool {
+        let ready = self.parts.ready.lock().ignore_poison();
+        let waited = self.parts.became_ready.wait_timeout_while(ready, limit, |ready| !*ready);
+        *waited.ignore_poison().0
+    }
+
+    fn state(&self) -> MutexGuard<'_, ProducerState> {
+        self.parts.state.lock().ignore_poison()
+    }
+
+    /// Takes a free block, if there is one, and returns its number and its new generation.
+    pub(super) fn try_take(&self) -> Option<(u32, u64)> {
+        self.take_with(&mut self.state())
+    }
+
+    fn take_with(&self, state: &mut ProducerState) -> Option<(u32, u64)> {
+        let parts = &*self.parts;
+        retire_old(state, parts);
+        let is_free = |(number, block): &(u32, &OwnBlock)| match block.state {
+            BlockState::Free => true,
+            BlockState::Retired => are_unheld(parts.rows.iter().map(|row| row.cell(*number))),
+            BlockState::Writing | BlockState::Published => false,
+        };
+        let (number, _) = (0..).zip(&state.blocks).find(is_free)?;
+        let block = &mut state.blocks[number as usize];
+        *block = OwnBlock { state: BlockState::Writing, generation: block.generation + 1 };
+        parts.table.word(number).set(BlockState::Writing, block.generation);
+        Some((number, block.generation))
+    }
+
+    /// Takes a free block, for which it waits at most `limit`.
+    ///
+    /// # Errors
+    /// [`TakeError`].
+    pub(super) fn take(&self, limit: Option<Duration>) -> Result<(u32, u64), TakeError> {
+        if let Some(taken) = self.try_take() {
+            return Ok(taken);
+        }
+        let parts = &*self.parts;
+        parts.table.counters().exhausted.fetch_add(1, Ordering::Relaxed);
+        let deadline = limit.map(|limit| (limit, Instant::now() + limit));
+        self.count_waiting(1);
+        let result = loop {
+            if let Some(taken) = self.try_take() {
+                break Ok(taken);
+            }
+            let left = deadline.map(|(_, end)| end.saturating_duration_since(Instant::now()));
+            if let (Some((limit, _)), Some(Duration::ZERO)) = (deadline, left) {
+                break Err(TakeError::Timeout { limit, details: self.describe_use() });
+            }
+            if let Err(error) = parts.space.wait(left) {
+                break Err(PoolError::os("waiting for a free block")(error).into());
+            }
+        };
+        self.count_waiting(-1);
+        result
+    }
+
+    fn count_waiting(&self, change: i32) {
+        let mut state = self.state();
+        state.waiting = state.waiting.saturating_add_signed(change);
+        self.parts.table.waiting().set(state.waiting > 0);
+        if change < 0 && state.waiting > 0 {
+            // This thread may have taken the notification of another one.
+            self.parts.space.notify();
+        }
+    }
+
+    fn describe_use(&self) -> String {
+        let state = self.state();
+        let count = |wanted| state.blocks.iter().filter(|block| block.state == wanted).count();
+        let mut text = format!(
+            "of {} blocks, {} are being written, {} are retained for readers",
+            state.blocks.len(),
+            count(BlockState::Writing),
+            count(BlockState::Published)
+        );
+        for (number, row) in self.parts.rows.iter().enumerate() {
+            let held = row.held_blocks();
+            if held > 0 {
+                text += &format!(", reader {number} holds {held}");
+            }
+        }
+        text + &state.policy.describe_missing()
+    }
+
+    /// Publishes a block that this process has written, and completes its header.
+    pub(super) fn publish(&self, number: u32, header: &mut BlockHeader) {
+        let parts = &*self.parts;
+        let mut state = self.state();
+        header.generation = state.blocks[number as usize].generation;
+        header.sequence = state.sequence;
+        header.published_ns = monotonic_ns();
+        state.sequence += 1;
+        parts.table.write_header(number, &header.encode());
+        parts.table.word(number).set(BlockState::Published, header.generation);
+        state.blocks[number as usize].state = BlockState::Published;
+        state.published.push_back(number);
+        let counters = parts.table.counters();
+        counters.published.store(state.sequence, Ordering::Relaxed);
+        retire_old(&mut state, parts);
+    }
+
+    /// Frees a block that was taken and not published.
+    pub(super) fn free(&self, number: u32) {
+        let mut state = self.state();
+        let block = &mut state.blocks[number as usize];
+        block.state = BlockState::Free;
+        self.parts.table.word(number).set(BlockState::Free, block.generation);
+        if state.waiting > 0 {
+            self.parts.space.notify();
+        }
+    }
+
+    /// Returns the address of a block.
+    pub(super) fn block(&self, number: u32) -> NonNull<u8> {
+        self.parts.data.block(number)
+    }
+
+    /// Returns the length of a block in bytes.
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.parts.terms.geometry.block_bytes()
+    }
+
+    /// Returns the number of blocks.
+    pub(super) fn blocks(&self) -> u32 {
+        self.parts.terms.geometry.blocks()
+    }
+
+    /// Returns whether this process has the mappings: a forked child has not.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.parts.data.is_mapped()
+    }
+
+    /// Hands the segment back to a new broker.
+    ///
+    /// # Errors
+    /// As `sendmsg(2)`.
+    pub(super) fn hand_back(&self, socket: &FrameSocket) -> io::Result<()> {
+        let parts = &*self.parts;
+        let message =
+            PoolMessage::HandBack { key: self.key, terms: parts.terms, row: None, stream: &self.stream };
+        let mut descriptors = vec![parts.data_file.as_fd(), parts.table_file.as_fd(), parts.space.as_fd()];
+        descriptors.extend(parts.row_files.iter().map(AsFd::as_fd));
+        send(socket, &message, &descriptors)
+    }
+}
+
+/// Retires the oldest published blocks beyond those that are retained, as far as the readers that
+/// the producer waits for have read them.
+fn retire_old(state: &mut ProducerState, parts: &ProducerParts) {
+    while state.published.len() > parts.retain as usize {
+        let number = state.published[0];
+        let generation = state.blocks[number as usize].generation;
+        if !state.policy.have_finished(&parts.table, &parts.rows, number, generation) {
+            return;
+        }
+        state.published.pop_front();
+        state.blocks[number as usize].state = BlockState::Retired;
+        parts.table.word(number).set(BlockState::Retired, generation);
+    }
+}
+
+impl Drop for ProducerSegment {
+    #[allow(unsafe_code, reason = "drops a field once")]
+    fn drop(&mut self) {
+        let is_mapped = self.is_mapped();
+        // SAFETY: nothing uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.parts) };
+        if let Some(link) = self.link.upgrade().filter(|_| is_mapped) {
+            link.notify(&PoolMessage::Close { key: self.key });
+            link.notify(&PoolMessage::Detached { key: self.key });
+        }
+    }
+}

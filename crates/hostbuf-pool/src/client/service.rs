@@ -1,0 +1,121 @@
+//! The thread that receives the broker's messages for a client, and connects to its successor.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use hostbuf_os::{FrameSocket, Received};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::broker_link::send;
+use super::connect::connect;
+use super::connection::PoolConnection;
+use crate::segment::SpaceEvent;
+use crate::wire::PoolMessage;
+
+/// The first pause between two attempts to connect to a new broker; each further pause is twice as
+/// long.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// The longest pause.
+const LAST_PAUSE: Duration = Duration::from_millis(320);
+
+/// Receives messages until the last handle of the client is gone. `stop` wakes the thread.
+pub(super) fn serve(connection: &Weak<PoolConnection>, stop: &SpaceEvent) {
+    loop {
+        // Only a weak reference is kept while the thread sleeps.
+        let Some(strong) = connection.upgrade() else { return };
+        let socket = strong.link.socket();
+        match socket {
+            Some(socket) => {
+                drop(strong);
+                if !wait(&socket, stop) {
+                    return;
+                }
+                let Some(strong) = connection.upgrade() else { return };
+                if !receive(&strong, &socket) {
+                    strong.link.disconnect();
+                }
+            }
+            None => {
+                drop(strong);
+                if !reconnect(connection, stop) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Waits for a message. Returns false if the client has ended.
+fn wait(socket: &FrameSocket, stop: &SpaceEvent) -> bool {
+    let mut fds =
+        [PollFd::new(socket.as_fd(), PollFlags::POLLIN), PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
+    let waited = poll(&mut fds, PollTimeout::NONE);
+    waited.is_err() || !fds[1].any().unwrap_or(false)
+}
+
+/// Receives a message. Returns false if the connection has ended.
+fn receive(connection: &PoolConnection, socket: &FrameSocket) -> bool {
+    let (bytes, descriptors) = match socket.receive() {
+        Ok(Received::Packet(packet)) => packet.into_parts(),
+        Ok(Received::Nothing) => return true,
+        Ok(_) => return false,
+        Err(error) => {
+            tracing::warn!(%error, "receiving from the pool's broker");
+            return false;
+        }
+    };
+    let (request, is_last) = match PoolMessage::parse(&bytes) {
+        Ok(
+            PoolMessage::Granted { request, .. }
+            | PoolMessage::Attached { request, .. }
+            | PoolMessage::Refused { request, .. },
+        ) => (request, true),
+        Ok(PoolMessage::StatusPart { request, text }) => (request, text.is_empty()),
+        Ok(PoolMessage::Ready { key }) => {
+            if let Some(segment) = connection.produced(key) {
+                segment.set_ready();
+            }
+            return true;
+        }
+        Ok(PoolMessage::Detach { key }) => {
+            connection.detach(key);
+            return true;
+        }
+        _ => {
+            tracing::warn!("the pool's broker has sent an unexpected message");
+            return false;
+        }
+    };
+    connection.link.answer(request, is_last, (bytes, descriptors));
+    true
+}
+
+/// Connects to a new broker and hands back what this client has. Returns false if the client has
+/// ended.
+fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent) -> bool {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let timeout = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, timeout).is_ok() && fds[0].any().unwrap_or(false) {
+            return false;
+        }
+        pause = (pause * 2).min(LAST_PAUSE);
+        let Some(strong) = connection.upgrade() else { return false };
+        let Ok(open) = connect(&strong.options, strong.identity) else { continue };
+        let socket = Arc::new(open.socket);
+        if !hand_back(&strong, &socket) {
+            continue;
+        }
+        strong.link.connect(socket, open.pool);
+        return true;
+    }
+}
+
+/// Hands back all segments. Returns false if the connection has ended.
+fn hand_back(connection: &PoolConnection, socket: &FrameSocket) -> bool {
+    let produced = connection.all_produced().iter().all(|segment| segment.hand_back(socket).is_ok());
+    let attached = connection.all_attached().iter().all(|segment| segment.hand_back(socket).is_ok());
+    produced && attached && send(socket, &PoolMessage::HandedBack, &[]).is_ok()
+}

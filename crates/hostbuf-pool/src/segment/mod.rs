@@ -1,0 +1,26 @@
+//! Segments: the files of a producer's blocks, and their mappings.
+//!
+//! | file | written by | contents |
+//! | --- | --- | --- |
+//! | data | the producer | the blocks |
+//! | table | the producer; the broker after its death, and the list of readers | states, headers, counters |
+//! | row, one a reader | the reader; the broker after its death | holds, counters, latencies |
+//!
+//! The data file is sealed against new writable mappings once the producer has mapped it. Other
+//! processes get read-only descriptors of tables and rows that they do not write.
+
+mod data_view;
+mod file_layout;
+mod geometry;
+mod row_view;
+mod segment_file;
+mod segment_mapping;
+mod space_event;
+mod table_view;
+
+pub(crate) use data_view::DataView;
+pub(crate) use geometry::SegmentGeometry;
+pub(crate) use row_view::RowView;
+pub(crate) use segment_file::{SegmentFile, ViewAccess};
+pub(crate) use space_event::SpaceEvent;
+pub(crate) use table_view::TableView;

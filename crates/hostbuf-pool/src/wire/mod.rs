@@ -1,0 +1,9 @@
+//! The messages between a broker and its clients.
+
+mod message;
+mod refusal_record;
+mod segment_key;
+
+pub(crate) use message::{PoolMessage, SegmentTerms};
+pub(crate) use refusal_record::{RefusalKind, RefusalRecord};
+pub(crate) use segment_key::SegmentKey;

@@ -1,0 +1,266 @@
+//! Blocks between clients of one broker, which runs in a thread of the test.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use hostbuf_pool::{
+    AcquireError, ArrayLayout, Broker, BrokerOptions, BrokerRefusal, ElementType, Pool, PoolError, PoolKind,
+    PoolMode, PoolOptions, ProducerOptions, TakeError, Token,
+};
+use nix::sys::eventfd::EventFd;
+
+/// A broker in a thread. It ends with the test.
+struct TestBroker {
+    name: String,
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TestBroker {
+    fn start(options: BrokerOptions) -> TestBroker {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("hostbuf-pool-test-{}-{number}", std::process::id());
+        TestBroker::start_at(name, options)
+    }
+
+    fn start_at(name: String, options: BrokerOptions) -> TestBroker {
+        let mut broker = Broker::open(&options.name(&name)).expect("the name is free");
+        let stop = Arc::new(EventFd::new().expect("an event descriptor"));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            use std::os::fd::AsFd;
+            broker.serve(stopped.as_fd()).expect("it serves");
+        });
+        TestBroker { name, stop, thread: Some(thread) }
+    }
+
+    fn options(&self, client: &str) -> PoolOptions {
+        PoolOptions::new(client).mode(PoolMode::Required).socket(&self.name)
+    }
+
+    fn connect(&self, client: &str) -> Pool {
+        Pool::connect(self.options(client)).expect("the broker listens")
+    }
+}
+
+impl Drop for TestBroker {
+    fn drop(&mut self) {
+        self.stop.write(1).expect("it is open");
+        self.thread.take().expect("it runs").join().expect("it has not panicked");
+    }
+}
+
+fn bytes(length: u64) -> ArrayLayout {
+    ArrayLayout::contiguous(ElementType::UInt8, &[length]).expect("a layout")
+}
+
+/// Publishes a block whose bytes all have the value `stamp`.
+fn publish(producer: &hostbuf_pool::Producer, stamp: u8) -> Token {
+    let mut block = producer.take_timeout(Duration::from_secs(10)).expect("a free block");
+    block.as_mut_slice().fill(stamp);
+    let length = block.len() as u64;
+    block.publish(bytes(length)).expect("it fits")
+}
+
+/// Waits until `condition` holds.
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+fn status(pool: &Pool) -> serde_json::Value {
+    serde_json::from_str(&pool.status().expect("the broker answers")).expect("it is JSON")
+}
+
+#[test]
+fn a_reader_sees_what_a_producer_has_published() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let (camera, viewer) = (broker.connect("camera"), broker.connect("viewer"));
+    assert_eq!((camera.kind(), camera.id()), (PoolKind::Shared, viewer.id()));
+    let producer = camera.producer(&ProducerOptions::new(1 << 20, 4)).unwrap();
+    for stamp in 1..=20 {
+        let token = publish(&producer, stamp);
+        let block = viewer.acquire_bytes(&token.to_bytes()).unwrap();
+        assert!(block.as_slice().iter().all(|byte| *byte == stamp));
+        assert_eq!((block.len(), block.header().sequence), (1 << 20, u64::from(stamp) - 1));
+        assert_eq!(block.layout().shape(), [1 << 20]);
+    }
+    let status = status(&viewer);
+    let segment = &status["segments"][0];
+    assert_eq!(segment["frames"], 20);
+    assert_eq!(segment["readers"][0]["acquired"], 20);
+    assert_eq!(segment["readers"][0]["name"], "viewer");
+}
+
+#[test]
+fn a_private_pool_needs_no_broker() {
+    let options = PoolOptions::new("alone").mode(PoolMode::Private);
+    let pool = Pool::connect(options).unwrap();
+    assert_eq!(pool.kind(), PoolKind::Private);
+    let producer = pool.producer(&ProducerOptions::new(100, 2)).unwrap();
+    let token = publish(&producer, 9);
+    assert_eq!(pool.acquire(&token).unwrap().as_slice()[4095], 9);
+}
+
+#[test]
+fn a_held_block_is_not_reused_and_a_late_reader_is_told() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let pool = broker.connect("both");
+    let producer = pool.producer(&ProducerOptions::new(4096, 4).retain(1)).unwrap();
+    let first = publish(&producer, 1);
+    let held = pool.acquire(&first).unwrap();
+    let tokens: Vec<Token> = (2..100).map(|stamp| publish(&producer, stamp)).collect();
+    assert!(held.as_slice().iter().all(|byte| *byte == 1));
+    let (last, earlier) = tokens.split_last().unwrap();
+    for token in earlier.iter().chain([&first]) {
+        assert!(matches!(pool.acquire(token), Err(AcquireError::Gone)));
+    }
+    assert_eq!(pool.acquire(last).unwrap().as_slice()[0], 99);
+    let future = Token { generation: last.generation + 1, ..*last };
+    assert!(matches!(pool.acquire(&future), Err(AcquireError::NotPublished)));
+    for wrong in [Token { block: 4, ..*last }, Token { length: 4097, ..*last }, Token { length: 1, ..*last }]
+    {
+        assert!(matches!(pool.acquire(&wrong), Err(AcquireError::OutOfRange)));
+    }
+    let other = Token { pool: hostbuf_pool::PoolId::from_bits(1), ..*last };
+    assert!(matches!(pool.acquire(&other), Err(AcquireError::Gone)));
+}
+
+#[test]
+fn a_reader_holds_at_most_its_quota() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let pool = broker.connect("both");
+    let producer = pool.producer(&ProducerOptions::new(4096, 4).quota(2).retain(3)).unwrap();
+    let tokens: Vec<Token> = (0..3).map(|stamp| publish(&producer, stamp)).collect();
+    let held = [&tokens[0], &tokens[1]].map(|token| pool.acquire(token).unwrap());
+    assert!(matches!(pool.acquire(&tokens[2]), Err(AcquireError::Quota { quota: 2 })));
+    // Another hold of a held block is no further block.
+    let again = pool.acquire(&tokens[1]).unwrap();
+    let clone = held[0].clone();
+    drop((held, again));
+    assert_eq!(clone.as_slice()[0], 0);
+    pool.acquire(&tokens[2]).unwrap();
+}
+
+#[test]
+fn a_producer_waits_for_a_block_until_a_reader_releases_one() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let (camera, viewer) = (broker.connect("camera"), broker.connect("viewer"));
+    let producer = camera.producer(&ProducerOptions::new(4096, 2).retain(1).quota(2)).unwrap();
+    for round in 0..200 {
+        let first = viewer.acquire(&publish(&producer, 1)).unwrap();
+        let second = viewer.acquire(&publish(&producer, 2)).unwrap();
+        assert!(producer.try_take().unwrap().is_none());
+        if round == 0 {
+            let error = producer.take_timeout(Duration::from_millis(5)).unwrap_err();
+            let TakeError::Timeout { .. } = error else { panic!("{error}") };
+            assert!(error.to_string().contains("reader 0 holds 2"), "{error}");
+        }
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(producer.take().unwrap()));
+            drop(first);
+            waiting.join().unwrap();
+        });
+        drop(second);
+    }
+}
+
+#[test]
+fn a_producer_waits_for_the_readers_that_it_names() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let (camera, recorder) = (broker.connect("camera"), broker.connect("recorder"));
+    let options = ProducerOptions::new(4096, 3).retain(1).wait_for("recorder");
+    let producer = camera.producer(&options).unwrap();
+    let tokens: Vec<Token> = (0..3).map(|stamp| publish(&producer, stamp)).collect();
+    let error = producer.take_timeout(Duration::from_millis(1)).unwrap_err().to_string();
+    assert!(error.contains("the reader recorder has not attached yet"), "{error}");
+    // It reads all three, although only one is retained for others.
+    for (stamp, token) in (0..).zip(&tokens[..2]) {
+        assert_eq!(recorder.acquire(token).unwrap().as_slice()[0], stamp);
+    }
+    drop(producer.take_timeout(Duration::from_secs(10)).expect("the recorder has read two"));
+    recorder.skip(&tokens[2]).unwrap();
+    // A reader that has ended is not waited for.
+    drop(recorder);
+    for stamp in 3..20 {
+        publish(&producer, stamp);
+    }
+}
+
+#[test]
+fn limits_are_exact_and_refusals_name_the_holders() {
+    const MIB: u64 = 1 << 20;
+    let broker = TestBroker::start(BrokerOptions::new().limit(64 * MIB).per_client(40 * MIB));
+    let (first, second) = (broker.connect("first"), broker.connect("second"));
+    let half = ProducerOptions::new(8 * MIB, 4);
+    let refused = |pool: &Pool, options: &ProducerOptions| match pool.producer(options) {
+        Err(PoolError::Refused(BrokerRefusal::NoSpace { requested, available, details })) => {
+            (requested / MIB, available / MIB, details)
+        }
+        other => panic!("{other:?}"),
+    };
+    let one = first.producer(&half).unwrap();
+    let (requested, available, details) = refused(&first, &half);
+    assert_eq!((requested, available), (32, 7));
+    assert!(details.contains("--per-client"), "{details}");
+    let (_, available, details) = refused(&second, &half);
+    assert_eq!(available, 31);
+    assert!(details.contains("--limit") && details.contains("first (process"), "{details}");
+    drop(one);
+    // Nobody reads what the first has published, so its memory is not kept for late readers.
+    let one = second.producer(&half).unwrap();
+    assert_eq!(status(&first)["bytes"].as_u64().unwrap() / MIB, 32);
+    drop(one);
+}
+
+#[test]
+fn blocks_outlive_their_producer() {
+    let linger = Duration::from_millis(100);
+    let broker = TestBroker::start(BrokerOptions::new().linger(linger));
+    let (camera, viewer) = (broker.connect("camera"), broker.connect("viewer"));
+    let producer = camera.producer(&ProducerOptions::new(4096, 4)).unwrap();
+    let tokens = [1, 2].map(|stamp| publish(&producer, stamp));
+    let held = viewer.acquire(&tokens[0]).unwrap();
+    drop((producer, camera));
+    eventually("the segment is retired", || status(&viewer)["segments"][0]["stage"] == "retired");
+    assert!(matches!(viewer.acquire(&tokens[1]), Err(AcquireError::Gone)));
+    assert!(held.as_slice().iter().all(|byte| *byte == 1));
+    drop(held);
+    eventually("the segment ends", || status(&viewer)["bytes"] == 0);
+    assert_eq!(status(&viewer)["segments"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn a_new_broker_takes_over_what_clients_have() {
+    let name = format!("hostbuf-pool-test-restart-{}", std::process::id());
+    let broker = TestBroker::start_at(name.clone(), BrokerOptions::new());
+    let (camera, viewer) = (broker.connect("camera"), broker.connect("viewer"));
+    let producer = camera.producer(&ProducerOptions::new(4096, 4)).unwrap();
+    let token = publish(&producer, 1);
+    let held = viewer.acquire(&token).unwrap();
+    let bytes = status(&viewer)["bytes"].clone();
+    let pool = viewer.id();
+    drop(broker);
+    // Nothing is interrupted meanwhile.
+    let second = publish(&producer, 2);
+    let both = [held, viewer.acquire(&second).unwrap()];
+    let broker = TestBroker::start_at(name, BrokerOptions::new());
+    eventually("both reconnect", || viewer.id() != pool && camera.id() != pool);
+    let fresh = broker.connect("fresh");
+    eventually("both have handed back", || {
+        let status = status(&fresh);
+        status["bytes"] == bytes && status["segments"][0]["readers"][0]["holds"] == 2
+    });
+    // A reader that comes later reads from the old segment.
+    assert_eq!(fresh.acquire(&second).unwrap().as_slice()[0], 2);
+    drop((both, producer, camera, viewer));
+    eventually("the old segment is orphaned", || status(&fresh)["segments"][0]["producer"].is_null());
+    let producer = fresh.producer(&ProducerOptions::new(4096, 4)).unwrap();
+    publish(&producer, 3);
+}
