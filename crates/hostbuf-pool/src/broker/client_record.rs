@@ -4,10 +4,13 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use hostbuf_os::FrameSocket;
 use hostbuf_os::session::AcceptedClient;
+use hostbuf_os::{FrameSocket, process};
 
+use super::predecessor::own_pid_namespace;
 use super::queued_packet::QueuedPacket;
+use crate::name_hash::name_hash;
+use crate::segment::ClientIdentity;
 
 /// A client of the broker.
 #[derive(Debug)]
@@ -18,6 +21,8 @@ pub(super) struct ClientRecord {
     pub(super) name: String,
     /// The process id in the PID namespace of the broker, 0 if it is not visible there.
     pub(super) pid: i32,
+    /// The start time of the process, 0 if it is not visible.
+    started: u64,
     /// The connection, `None` after its end.
     pub(super) connection: Option<FrameSocket>,
     /// The descriptor of the process, `None` if the kernel has none for it.
@@ -37,11 +42,23 @@ impl ClientRecord {
             identity,
             name,
             pid,
+            started: process::start_time(pid).unwrap_or(0),
             connection: Some(client.connection),
             process: client.process,
             outbox: VecDeque::new(),
             disconnected: None,
             has_handed_back: false,
+        }
+    }
+
+    /// Returns the client as a block table names it.
+    pub(super) fn to_entry(&self) -> ClientIdentity {
+        ClientIdentity {
+            identity: self.identity,
+            name: name_hash(&self.name),
+            pid: self.pid,
+            started: self.started,
+            pid_namespace: own_pid_namespace(),
         }
     }
 

@@ -55,6 +55,7 @@ impl BrokerState {
     fn orphan(&mut self, key: SegmentKey) {
         let segment = self.segments.get_mut(&key).expect("the caller has found it");
         segment.producer = None;
+        segment.table.producer().clear();
         segment.free_unpublished();
         match segment.stage {
             // No other process has had it.

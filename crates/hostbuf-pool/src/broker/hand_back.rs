@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::time::Instant;
 
 use hostbuf_memory::memfd;
 
@@ -10,19 +9,6 @@ use super::segment_record::{RowRecord, SegmentFiles, SegmentRecord, SegmentStage
 use super::state::BrokerState;
 use crate::segment::{RowView, SegmentFile, SpaceEvent, TableView, ViewAccess};
 use crate::wire::{SegmentKey, SegmentTerms};
-
-impl BrokerState {
-    /// Ends the recovery once all processes have handed back what they have, or have ended.
-    pub(super) fn advance_recovery(&mut self) {
-        let Some(recovery) = &mut self.recovery else { return };
-        let handed_back = self.clients.values().filter(|client| client.has_handed_back);
-        let handed_back: BTreeSet<i32> = handed_back.map(|client| client.pid).collect();
-        if recovery.advance(&handed_back) {
-            self.recovery = None;
-            tracing::info!(bytes = self.accounts.total(), "all clients of the earlier broker are known");
-        }
-    }
-}
 
 impl BrokerState {
     /// Takes back a segment from a client of an earlier broker. Returns false if the client breaks
@@ -40,7 +26,12 @@ impl BrokerState {
             return false;
         }
         match self.take_back(client, key, terms, row, stream, descriptors) {
-            Ok(()) => true,
+            Ok(()) => {
+                if row.is_none() {
+                    self.make_ready(client, key);
+                }
+                true
+            }
             Err(why) => {
                 tracing::warn!(%key, why, "a segment of an earlier broker is refused");
                 false
@@ -76,17 +67,21 @@ impl BrokerState {
             return Err("another client has handed back other files".into());
         }
         let record = self.clients.get(&client).ok_or("its client has ended")?;
-        let name = record.describe();
+        let (name, entry) = (record.describe(), record.to_entry());
         let segment = self.segments.get_mut(&key).expect("it was there, or was inserted");
         segment.mapped_by.insert(client);
         match row {
             None => {
-                if segment.producer.is_some() || rows.len() != geometry.readers() as usize {
-                    return Err("it has a producer already, or the wrong number of rows".into());
+                if segment.producer.is_some_and(|other| other != client) {
+                    return Err("another client is its producer".into());
+                }
+                if rows.len() != geometry.readers() as usize {
+                    return Err("it has the wrong number of rows".into());
                 }
                 segment.producer = Some(client);
                 segment.producer_name = name;
                 segment.stage = SegmentStage::Live;
+                segment.table.producer().set(entry);
                 for (number, file) in rows.into_iter().enumerate() {
                     take_row(segment, number, file)?;
                 }
@@ -100,6 +95,8 @@ impl BrokerState {
                     return Err("another client has its row".into());
                 }
                 row.reader = Some(client);
+                row.is_awaited = false;
+                segment.table.reader(number as u32).set(entry);
             }
         }
         Ok(())
@@ -125,7 +122,7 @@ impl BrokerState {
         Ok(SegmentRecord {
             terms,
             stream: stream.to_owned(),
-            stage: SegmentStage::Orphaned(Instant::now()),
+            stage: SegmentStage::Adopted,
             charged: client,
             producer_name: "a producer of an earlier broker".into(),
             producer: None,
@@ -146,7 +143,8 @@ fn take_row(segment: &mut SegmentRecord, number: usize, file: OwnedFd) -> Result
     let file = writable(file)?;
     let view = RowView::map(file.as_fd(), segment.terms.geometry, ViewAccess::Write)
         .map_err(|error| error.to_string())?;
-    segment.rows[number] = Some(RowRecord { file, view, reader: None });
+    let is_awaited = segment.table.reader(number as u32).load().is_some();
+    segment.rows[number] = Some(RowRecord { file, view, reader: None, is_awaited });
     Ok(())
 }
 

@@ -5,12 +5,15 @@
 //! clients, takes back what they held when they end, and keeps what others still read.
 
 mod accounts;
+mod awaited_clients;
+mod broker_tag;
 mod client_record;
 mod departures;
 mod hand_back;
 mod listeners;
 mod options;
 mod outbox;
+mod pending_attach;
 mod pending_create;
 mod predecessor;
 mod queued_packet;

@@ -6,55 +6,73 @@ use std::os::unix::fs::MetadataExt;
 
 use hostbuf_os::{Bytes, process};
 
-use crate::segment::SegmentFile;
+use super::broker_tag::BrokerTag;
+use crate::segment::ClientIdentity;
 
-/// A process with files of a pool.
+/// A process with data files of an earlier broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KnownProcess {
     pub(super) pid: i32,
-    /// The start time, which tells it from a later process with its number.
-    started: u64,
-    /// The number of bytes of the data files that it has.
-    pub(super) bytes: u64,
+    /// The inode numbers and the lengths of the data files.
+    files: BTreeSet<(u64, u64)>,
 }
 
 impl KnownProcess {
-    /// Returns whether the process still runs.
-    pub(super) fn is_running(&self) -> bool {
-        process::start_time(self.pid) == Some(self.started) && process::state(self.pid) != Some('Z')
+    /// Returns whether the process has a data file that is not in `adopted`.
+    pub(super) fn has_others_than(&self, adopted: &BTreeSet<u64>) -> bool {
+        self.files.iter().any(|(inode, _)| !adopted.contains(inode))
+    }
+
+    /// Returns the number of bytes of the data files.
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// Describes the process: `process 41 (camera) 64 MiB`.
     pub(super) fn describe(&self) -> String {
         let stopped = if process::state(self.pid) == Some('T') { ", stopped" } else { "" };
-        format!("process {} ({}{stopped}) {}", self.pid, process::name(self.pid), Bytes(self.bytes))
+        format!("process {} ({}{stopped}) {}", self.pid, process::name(self.pid), Bytes(self.bytes()))
     }
 }
 
-/// Returns the other processes of this user that have data files of a pool open. Processes in PID
-/// namespaces that are not visible here are missing; they connect to this broker by themselves.
-pub(super) fn processes_with_segments() -> Vec<KnownProcess> {
-    let own = (std::process::id() as i32, nix::unistd::geteuid().as_raw());
+/// Returns the other processes of this user that have data files of a broker with this mark open.
+/// Processes in PID namespaces that are not visible here are missing; they connect to this broker
+/// by themselves.
+pub(super) fn processes_with_segments(tag: BrokerTag) -> Vec<KnownProcess> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|&pid| pid != own.0).filter_map(|pid| with_segments(pid, own.1)).collect()
+    pids.filter_map(|pid| process_with_segments(pid, tag)).collect()
 }
 
-fn with_segments(pid: i32, uid: u32) -> Option<KnownProcess> {
-    let started = process::start_time(pid)?;
-    if fs::metadata(format!("/proc/{pid}")).ok()?.uid() != uid {
+/// Returns a process, if it is one of this user with data files of a broker with this mark.
+pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> Option<KnownProcess> {
+    let uid = nix::unistd::geteuid().as_raw();
+    if pid == std::process::id() as i32 || fs::metadata(format!("/proc/{pid}")).ok()?.uid() != uid {
         return None;
     }
-    let name = format!("/memfd:{}", SegmentFile::Data.name());
-    let (mut files, mut bytes) = (BTreeSet::new(), 0);
+    let name = format!("/memfd:{}", tag.data_file());
+    let mut files = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
         let path = entry.path();
         let is_data = fs::read_link(&path)
             .is_ok_and(|target| target.to_str().is_some_and(|target| target.starts_with(&name)));
-        match fs::metadata(&path) {
-            Ok(file) if is_data && files.insert(file.ino()) => bytes += file.len(),
-            _ => {}
+        if let (true, Ok(file)) = (is_data, fs::metadata(&path)) {
+            files.insert((file.ino(), file.len()));
         }
     }
-    (!files.is_empty()).then_some(KnownProcess { pid, started, bytes })
+    (!files.is_empty()).then_some(KnownProcess { pid, files })
+}
+
+/// Returns the inode number of this process's PID namespace, 0 without `/proc`.
+pub(super) fn own_pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+}
+
+/// Returns whether the process of a client has certainly ended.
+pub(super) fn has_ended(client: ClientIdentity) -> bool {
+    // A number of another namespace says nothing.
+    let is_visible = client.pid != 0 && client.pid_namespace == own_pid_namespace();
+    is_visible
+        && (process::start_time(client.pid) != Some(client.started)
+            || process::state(client.pid).is_none_or(|state| matches!(state, 'Z' | 'X')))
 }

@@ -7,12 +7,12 @@ use hostbuf_os::Bytes;
 
 use super::accounts::ExceededLimit;
 use super::client_record::ClientRecord;
+use super::pending_attach::PendingAttach;
 use super::pending_create::PendingCreate;
 use super::segment_maker::demanded_bytes;
 use super::segment_record::{SegmentRecord, SegmentStage};
 use super::state::{BrokerState, MakingSegment};
-use crate::name_hash::name_hash;
-use crate::wire::{PoolMessage, RefusalKind, SegmentKey};
+use crate::wire::{PoolMessage, RefusalKind};
 
 /// The time for which a request waits for segments that are about to end.
 const PENDING_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,7 +33,9 @@ impl BrokerState {
             }
             PoolMessage::Mapped { key } => self.seal(client, key),
             PoolMessage::Close { key } => self.close(client, key),
-            PoolMessage::Attach { request, key } => self.attach(client, request, key),
+            PoolMessage::Attach { request, key } => {
+                self.attach(PendingAttach { client, request, key, since: Instant::now() });
+            }
             PoolMessage::Detached { key } => self.detached(client, key),
             PoolMessage::HandBack { key, terms, row, stream } => {
                 return self.hand_back(client, key, terms, row, stream, descriptors);
@@ -96,6 +98,11 @@ impl BrokerState {
                 _ => self.create(pending),
             }
         }
+        for pending in std::mem::take(&mut self.pending_attaches) {
+            if self.is_connected(pending.client) {
+                self.attach(pending);
+            }
+        }
     }
 
     /// Returns whether segments without producers and holds have enough bytes for a request.
@@ -104,7 +111,7 @@ impl BrokerState {
         let ending = |segment: &&SegmentRecord| match segment.stage {
             SegmentStage::Orphaned(_) | SegmentStage::Retired => !segment.is_held(),
             SegmentStage::Ending => true,
-            SegmentStage::Granted | SegmentStage::Live => false,
+            SegmentStage::Granted | SegmentStage::Live | SegmentStage::Adopted => false,
         };
         free + self.segments.values().filter(ending).map(|segment| segment.bytes).sum::<u64>() >= bytes
     }
@@ -159,17 +166,22 @@ impl BrokerState {
     }
 
     /// Gives a reader a row of a segment.
-    fn attach(&mut self, client: u64, request: u64, key: SegmentKey) {
-        let identity_and_name =
-            self.clients.get(&client).map(|record| (record.identity, name_hash(&record.name)));
-        let Some((identity, name)) = identity_and_name else { return };
+    fn attach(&mut self, attach: PendingAttach) {
+        let PendingAttach { client, request, key, since } = attach;
+        if self.recovery.is_some() && !self.segments.contains_key(&key) && since.elapsed() < PENDING_TIMEOUT {
+            return self.pending_attaches.push(attach);
+        }
+        let Some(entry) = self.clients.get(&client).map(ClientRecord::to_entry) else { return };
         let Some(segment) = self.segments.get_mut(&key) else {
             return self.refuse(client, request, RefusalKind::UnknownSegment, (0, 0), "");
         };
-        if !matches!(segment.stage, SegmentStage::Live | SegmentStage::Orphaned(_)) {
+        if !matches!(segment.stage, SegmentStage::Live | SegmentStage::Adopted | SegmentStage::Orphaned(_)) {
             return self.refuse(client, request, RefusalKind::UnknownSegment, (0, 0), "");
         }
-        let free = segment.rows.iter().position(|row| row.as_ref().is_some_and(|row| row.reader.is_none()));
+        let free = segment
+            .rows
+            .iter()
+            .position(|row| row.as_ref().is_some_and(|row| row.reader.is_none() && !row.is_awaited));
         let Some(number) = free else {
             let readers = u64::from(segment.terms.geometry.readers());
             return self.refuse(client, request, RefusalKind::NoRow, (readers + 1, readers), "");
@@ -181,7 +193,7 @@ impl BrokerState {
         match segment.reader_descriptors(row) {
             Ok(descriptors) => {
                 // Before the reader can count anything.
-                segment.table.reader(number as u32).set(identity, name);
+                segment.table.reader(number as u32).set(entry);
                 segment.mapped_by.insert(client);
                 let message =
                     PoolMessage::Attached { request, key, terms: segment.terms, row: number as u32 };

@@ -7,6 +7,7 @@ use hostbuf_memory::{AnonymousSegment, Demand, Pages, populate::Workers};
 use hostbuf_os::thread;
 use nix::sys::eventfd::EventFd;
 
+use super::broker_tag::BrokerTag;
 use super::segment_record::{RowRecord, SegmentFiles, segment_bytes};
 use crate::segment::{RowView, SegmentFile, SegmentGeometry, SpaceEvent, TableView, ViewAccess};
 
@@ -31,6 +32,7 @@ pub(super) struct SegmentMaker {
     results: mpsc::Receiver<MakerResult>,
     sender: mpsc::Sender<MakerResult>,
     wake: Arc<EventFd>,
+    tag: BrokerTag,
 }
 
 /// Returns the kind of pages of a data file, and its length on them.
@@ -47,10 +49,10 @@ pub(super) fn demanded_bytes(geometry: SegmentGeometry) -> u64 {
 }
 
 impl SegmentMaker {
-    /// Makes a maker that writes to `wake` after each result.
-    pub(super) fn new(wake: Arc<EventFd>) -> SegmentMaker {
+    /// Makes a maker for the broker with this mark, which writes to `wake` after each result.
+    pub(super) fn new(wake: Arc<EventFd>, tag: BrokerTag) -> SegmentMaker {
         let (sender, results) = mpsc::channel();
-        SegmentMaker { results, sender, wake }
+        SegmentMaker { results, sender, wake, tag }
     }
 
     /// Starts to make a segment.
@@ -58,10 +60,10 @@ impl SegmentMaker {
     /// # Errors
     /// As `pthread_create(3)`.
     pub(super) fn start(&self, ticket: u64, geometry: SegmentGeometry) -> std::io::Result<()> {
-        let (sender, wake) = (self.sender.clone(), self.wake.clone());
+        let (sender, wake, tag) = (self.sender.clone(), self.wake.clone(), self.tag);
         thread::spawn(c"hostbuf-segment", move || {
             // The receiver lives as long as the broker.
-            let _ = sender.send(MakerResult { ticket, made: make(geometry) });
+            let _ = sender.send(MakerResult { ticket, made: make(geometry, tag) });
             let _ = wake.write(1);
         })
         .map(drop)
@@ -73,13 +75,13 @@ impl SegmentMaker {
     }
 }
 
-fn make(geometry: SegmentGeometry) -> hostbuf_memory::Result<MadeSegment> {
+fn make(geometry: SegmentGeometry, tag: BrokerTag) -> hostbuf_memory::Result<MadeSegment> {
     let os = |doing: &str| {
         let doing = doing.to_owned();
         move |source: std::io::Error| hostbuf_memory::Error::Os { doing, source }
     };
     let demand = data_demand(geometry);
-    let data = AnonymousSegment::new(SegmentFile::Data.name(), demand, Workers::of_this_process())?;
+    let data = AnonymousSegment::new(&tag.data_file(), demand, Workers::of_this_process())?;
     // The broker does not map the blocks.
     let data: OwnedFd = data.as_fd().try_clone_to_owned().map_err(os("keeping the data file"))?;
     let table_file = SegmentFile::Table.create(geometry)?;
@@ -88,7 +90,7 @@ fn make(geometry: SegmentGeometry) -> hostbuf_memory::Result<MadeSegment> {
     for _ in 0..geometry.readers() {
         let file = SegmentFile::Row.create(geometry)?;
         let view = RowView::map(file.as_fd(), geometry, ViewAccess::Write)?;
-        rows.push(Some(RowRecord { file, view, reader: None }));
+        rows.push(Some(RowRecord { file, view, reader: None, is_awaited: false }));
     }
     let space = SpaceEvent::new().map_err(os("opening an event descriptor"))?;
     Ok(MadeSegment { files: SegmentFiles { data, table: table_file, space }, table, rows })

@@ -16,6 +16,8 @@ pub(super) enum SegmentStage {
     Granted,
     /// The producer publishes.
     Live,
+    /// A reader has handed it back from an earlier broker, and its producer has not connected yet.
+    Adopted,
     /// The producer has ended or closed the segment at this time. Readers may still acquire what it
     /// has published.
     Orphaned(Instant),
@@ -32,6 +34,8 @@ pub(super) struct RowRecord {
     pub(super) view: RowView,
     /// The client that has the row.
     pub(super) reader: Option<u64>,
+    /// True if a client of an earlier broker has the row, and has not connected to this one.
+    pub(super) is_awaited: bool,
 }
 
 /// The files of a segment.

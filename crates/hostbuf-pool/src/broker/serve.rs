@@ -10,6 +10,7 @@ use hostbuf_protocol::message::{Message, Role};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::broker_tag::BrokerTag;
 use super::client_record::ClientRecord;
 use super::listeners::Listeners;
 use super::options::BrokerOptions;
@@ -53,7 +54,11 @@ impl Broker {
     /// # Errors
     /// [`PoolError::Os`]: `EADDRINUSE` if this user has a broker already.
     pub fn open(options: &BrokerOptions) -> Result<Broker, PoolError> {
-        Broker::with_sockets(options, Listeners::open(options)?, Recovery::begin())
+        Broker::with_sockets(
+            options,
+            Listeners::open(options)?,
+            Recovery::begin(BrokerTag::of(&options.name)),
+        )
     }
 
     /// Opens a broker that has no predecessor.
@@ -74,7 +79,12 @@ impl Broker {
         let made =
             EventFd::from_value_and_flags(0, flags).map_err(PoolError::os("opening an event descriptor"))?;
         let made = Arc::new(made);
-        let state = BrokerState::new(pool, options, SegmentMaker::new(made.clone()), recovery);
+        let state = BrokerState::new(
+            pool,
+            options,
+            SegmentMaker::new(made.clone(), BrokerTag::of(&options.name)),
+            recovery,
+        );
         Ok(Broker {
             acceptors: listeners.sockets.drain(..).map(Acceptor::new).collect(),
             _listeners: listeners,

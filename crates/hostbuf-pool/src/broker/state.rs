@@ -10,6 +10,7 @@ use hostbuf_memory::memfd;
 use super::accounts::Accounts;
 use super::client_record::ClientRecord;
 use super::options::BrokerOptions;
+use super::pending_attach::PendingAttach;
 use super::pending_create::PendingCreate;
 use super::recovery::Recovery;
 use super::segment_maker::{MakerResult, SegmentMaker};
@@ -42,6 +43,8 @@ pub(super) struct BrokerState {
     pub(super) next_ticket: u64,
     /// The requests that wait for segments that are about to end, or for clients of a predecessor.
     pub(super) pending: Vec<PendingCreate>,
+    /// The requests for segments that a client of a predecessor may still hand back.
+    pub(super) pending_attaches: Vec<PendingAttach>,
     pub(super) recovery: Option<Recovery>,
 }
 
@@ -64,6 +67,7 @@ impl BrokerState {
             making: BTreeMap::new(),
             next_ticket: 1,
             pending: Vec::new(),
+            pending_attaches: Vec::new(),
             recovery,
         }
     }
@@ -102,6 +106,7 @@ impl BrokerState {
             };
             match record.producer_descriptors() {
                 Ok(descriptors) => {
+                    record.table.producer().set(self.clients[&client].to_entry());
                     self.segments.insert(key, record);
                     self.send(client, &PoolMessage::Granted { request, key }, descriptors);
                 }
@@ -120,8 +125,16 @@ impl BrokerState {
         if segment.producer != Some(client) || segment.stage != SegmentStage::Granted {
             return;
         }
+        self.make_ready(client, key);
+    }
+
+    /// Seals the data file of a segment, unless it is sealed, and lets readers attach.
+    pub(super) fn make_ready(&mut self, client: u64, key: SegmentKey) {
+        let Some(segment) = self.segments.get_mut(&key) else { return };
         let seals = Seals::FUTURE_WRITE | Seals::SEAL;
-        if let Err(error) = memfd::seal(segment.files.data.as_fd(), seals) {
+        let data = segment.files.data.as_fd();
+        let is_sealed = memfd::seals(data).is_ok_and(|found| found.contains(seals));
+        if let (false, Err(error)) = (is_sealed, memfd::seal(data, seals)) {
             // Before Linux 5.1, and on huge pages before 5.6.
             tracing::warn!(%key, %error, "other processes of this user can write to this segment");
         }
@@ -173,7 +186,9 @@ impl BrokerState {
             SegmentStage::Orphaned(since) => Some((since + self.linger).saturating_duration_since(now)),
             _ => None,
         });
-        let waiting = (ending || !self.pending.is_empty() || self.recovery.is_some()).then_some(HOLDS);
+        let waiting =
+            (ending || !self.pending.is_empty() || self.recovery.is_some() || self.awaits_clients())
+                .then_some(HOLDS);
         let grace = self.clients.values().any(|client| client.disconnected.is_some()).then_some(HOLDS);
         orphaned.chain(waiting).chain(grace).min()
     }

@@ -34,7 +34,7 @@ impl BrokerState {
         });
         let segments = self.segments.iter().map(|(key, segment)| self.segment_status(key, segment));
         let unaccounted = self.recovery.iter().flat_map(super::recovery::Recovery::waits_for);
-        let unaccounted = unaccounted.map(|known| json!({ "pid": known.pid, "bytes": known.bytes }));
+        let unaccounted = unaccounted.map(|known| json!({ "pid": known.pid, "bytes": known.bytes() }));
         json!({
             "pool": self.pool.to_string(),
             "host": hostbuf_os::process::host_name(),
@@ -71,6 +71,7 @@ impl BrokerState {
         let stage = match segment.stage {
             SegmentStage::Granted => "granted",
             SegmentStage::Live => "live",
+            SegmentStage::Adopted => "adopted",
             SegmentStage::Orphaned(_) => "orphaned",
             SegmentStage::Retired => "retired",
             SegmentStage::Ending => "ending",

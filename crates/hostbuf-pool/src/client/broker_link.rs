@@ -17,9 +17,6 @@ use crate::wire::{PoolMessage, RefusalKind, RefusalRecord};
 /// An answer of the broker: its packet and its descriptors.
 pub(super) type BrokerAnswer = (Vec<u8>, Vec<OwnedFd>);
 
-/// The interval at which a request without a broker tries again.
-const RETRY_INTERVAL: Duration = Duration::from_millis(50);
-
 /// The link of a client to the current broker: requests and their answers.
 #[derive(Debug)]
 pub(super) struct BrokerLink {
@@ -77,6 +74,14 @@ fn refused(refusal: &RefusalRecord<'_>) -> BrokerRefusal {
     }
 }
 
+impl LinkState {
+    /// Ends the connection. Requests without an answer fail.
+    fn end_connection(&mut self) {
+        self.socket = None;
+        self.waiting.clear();
+    }
+}
+
 impl BrokerLink {
     /// Makes the link of a new connection.
     pub(super) fn new(socket: FrameSocket, pool: PoolId, timeout: Duration) -> BrokerLink {
@@ -130,14 +135,13 @@ impl BrokerLink {
 
     /// Notes the end of the broker. Requests without an answer fail.
     pub(super) fn disconnect(&self) {
-        let mut state = self.state.lock().ignore_poison();
-        state.socket = None;
-        state.waiting.clear();
+        self.state.lock().ignore_poison().end_connection();
     }
 
     /// Ends the link: later requests do not wait for a broker.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
+        self.connected.notify_all();
     }
 
     /// Passes an answer on, which is the last one of its request if `is_last`. The requester may
@@ -152,46 +156,69 @@ impl BrokerLink {
         }
     }
 
-    /// Sends a request, and returns its number and the channel of its answers.
-    fn begin<'m>(
+    /// Calls `attempt` while there is a broker, again if the broker ends meanwhile.
+    ///
+    /// # Errors
+    /// Those of `attempt`; [`PoolError::BrokerGone`] if there is no broker within the time limit;
+    /// [`PoolError::Forked`].
+    pub(super) fn with_broker<T>(
         &self,
-        message: impl Fn(u64) -> PoolMessage<'m>,
-        deadline: Instant,
-    ) -> Result<(u64, mpsc::Receiver<BrokerAnswer>), PoolError> {
+        mut attempt: impl FnMut(Instant) -> Result<T, PoolError>,
+    ) -> Result<T, PoolError> {
         self.check_process()?;
-        let mut state = self.state.lock().ignore_poison();
+        let deadline = Instant::now() + self.timeout;
         loop {
-            if let Some(socket) = state.socket.clone() {
-                let request = state.next_request;
-                state.next_request += 1;
-                let (sender, receiver) = mpsc::channel();
-                state.waiting.insert(request, sender);
-                if send(&socket, &message(request), &[]).is_ok() {
-                    return Ok((request, receiver));
-                }
-                // The service thread notices the end of the connection, and connects again.
-                state.waiting.remove(&request);
+            self.wait_connected(deadline)?;
+            match attempt(deadline) {
+                Err(PoolError::BrokerGone) => {}
+                result => return result,
             }
+        }
+    }
+
+    fn wait_connected(&self, deadline: Instant) -> Result<(), PoolError> {
+        let mut state = self.state.lock().ignore_poison();
+        while state.socket.is_none() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || self.is_closed.load(Ordering::Relaxed) {
                 return Err(PoolError::BrokerGone);
             }
-            (state, _) = self.connected.wait_timeout(state, left.min(RETRY_INTERVAL)).ignore_poison();
+            (state, _) = self.connected.wait_timeout(state, left).ignore_poison();
         }
+        Ok(())
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request, and returns its number and the channel of its answers.
+    fn begin<'m>(
+        &self,
+        message: impl Fn(u64) -> PoolMessage<'m>,
+    ) -> Result<(u64, mpsc::Receiver<BrokerAnswer>), PoolError> {
+        let mut state = self.state.lock().ignore_poison();
+        let socket = state.socket.clone().ok_or(PoolError::BrokerGone)?;
+        let request = state.next_request;
+        state.next_request += 1;
+        let (sender, receiver) = mpsc::channel();
+        state.waiting.insert(request, sender);
+        if send(&socket, &message(request), &[]).is_err() {
+            // The service thread has not noticed it yet.
+            state.end_connection();
+            return Err(PoolError::BrokerGone);
+        }
+        Ok((request, receiver))
+    }
+
+    /// Sends a request to the current broker and waits for its answer.
     ///
     /// # Errors
-    /// [`PoolError`]: [`PoolError::Refused`] for a refusal, [`PoolError::BrokerGone`] if there is
-    /// no broker within the time limit.
+    /// [`PoolError`]: [`PoolError::Refused`] for a refusal, [`PoolError::BrokerGone`] if the broker
+    /// ends.
     pub(super) fn request<'m>(
         &self,
         doing: &str,
+        deadline: Instant,
         message: impl Fn(u64) -> PoolMessage<'m>,
     ) -> Result<BrokerAnswer, PoolError> {
-        let deadline = Instant::now() + self.timeout;
-        let (request, answers) = self.begin(message, deadline)?;
+        let (request, answers) = self.begin(message)?;
         let answer = self.next_answer(doing, request, &answers, deadline)?;
         match PoolMessage::parse(&answer.0) {
             Ok(PoolMessage::Refused { refusal, .. }) => Err(PoolError::Refused(refused(&refusal))),
@@ -203,9 +230,8 @@ impl BrokerLink {
     ///
     /// # Errors
     /// As [`request`](BrokerLink::request).
-    pub(super) fn request_status(&self) -> Result<String, PoolError> {
-        let deadline = Instant::now() + self.timeout;
-        let (request, answers) = self.begin(|request| PoolMessage::Status { request }, deadline)?;
+    pub(super) fn request_status(&self, deadline: Instant) -> Result<String, PoolError> {
+        let (request, answers) = self.begin(|request| PoolMessage::Status { request })?;
         let mut text = String::new();
         loop {
             let answer = self.next_answer("listing the pool", request, &answers, deadline)?;

@@ -1,7 +1,7 @@
 //! A client's connection, and what the client has from its brokers.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use hostbuf_os::poison::IgnorePoison;
 
@@ -23,6 +23,9 @@ pub(super) struct PoolConnection {
     held: Mutex<HeldSegments>,
     /// The lock of a thread that attaches a segment, so that no other one attaches it too.
     pub(super) attaching: Mutex<()>,
+    /// The lock of threads that get a segment from a broker. What this client has is handed to the
+    /// next broker when no thread has it.
+    pub(super) changing: RwLock<()>,
     /// The event that ends the service thread.
     pub(super) stop: SpaceEvent,
     /// The broker of this process, if there is no other.
@@ -44,8 +47,16 @@ impl PoolConnection {
         stop: SpaceEvent,
         private: Option<PrivateBroker>,
     ) -> PoolConnection {
-        let (held, attaching) = (Mutex::new(HeldSegments::default()), Mutex::new(()));
-        PoolConnection { options, identity, link, held, attaching, stop, private }
+        PoolConnection {
+            options,
+            identity,
+            link,
+            held: Mutex::new(HeldSegments::default()),
+            attaching: Mutex::new(()),
+            changing: RwLock::new(()),
+            stop,
+            private,
+        }
     }
 
     /// Adds a segment that this client writes.

@@ -121,18 +121,24 @@ impl Pool {
     pub fn producer(&self, options: &ProducerOptions) -> Result<Producer, PoolError> {
         let (terms, retain) = options.terms()?;
         let connection = self.connection();
-        let (packet, descriptors) = connection.link.request("making a segment", |request| {
-            PoolMessage::Create { request, terms, stream: &options.stream }
+        let segment = connection.link.with_broker(|deadline| {
+            let _changing = connection.changing.read().ignore_poison();
+            let (packet, descriptors) = connection.link.request("making a segment", deadline, |request| {
+                PoolMessage::Create { request, terms, stream: &options.stream }
+            })?;
+            let Ok(PoolMessage::Granted { key, .. }) = PoolMessage::parse(&packet) else {
+                return Err(unexpected());
+            };
+            let link = Arc::downgrade(&connection.link);
+            let names = &options.wait_for;
+            let segment =
+                ProducerSegment::map(key, (terms, retain), &options.stream, names, descriptors, link)?;
+            let segment = Arc::new(segment);
+            connection.add_produced(&segment);
+            Ok(segment)
         })?;
-        let Ok(PoolMessage::Granted { key, .. }) = PoolMessage::parse(&packet) else {
-            return Err(unexpected());
-        };
-        let link = Arc::downgrade(&connection.link);
-        let names = &options.wait_for;
-        let segment = ProducerSegment::map(key, (terms, retain), &options.stream, names, descriptors, link)?;
-        let segment = Arc::new(segment);
-        connection.add_produced(&segment);
-        connection.link.notify(&PoolMessage::Mapped { key });
+        // A broker that ends before it has sealed the file leaves that to its successor.
+        connection.link.notify(&PoolMessage::Mapped { key: segment.key() });
         let limit = connection.link.timeout();
         if !segment.wait_ready(limit) {
             return Err(PoolError::Timeout { doing: "making a segment".into(), limit });
@@ -180,26 +186,29 @@ impl Pool {
         if let Some(segment) = connection.attached(key) {
             return Ok(segment);
         }
-        let answer =
-            connection.link.request("attaching a segment", |request| PoolMessage::Attach { request, key });
-        let (packet, descriptors) = answer.map_err(|error| match error {
+        let attached = connection.link.with_broker(|deadline| {
+            let _changing = connection.changing.read().ignore_poison();
+            let (packet, descriptors) =
+                connection.link.request("attaching a segment", deadline, |request| PoolMessage::Attach {
+                    request,
+                    key,
+                })?;
+            let Ok(PoolMessage::Attached { terms, row, .. }) = PoolMessage::parse(&packet) else {
+                return Err(unexpected());
+            };
+            let link = Arc::downgrade(&connection.link);
+            let mapped = AttachedSegment::map(key, terms, row, descriptors, link).map(Arc::new);
+            match &mapped {
+                Ok(segment) => connection.add_attached(key, segment.clone()),
+                Err(_) => connection.link.notify(&PoolMessage::Detached { key }),
+            }
+            mapped
+        });
+        attached.map_err(|error| match error {
             // Tokens of segments that have ended are late, whichever broker made them.
             PoolError::Refused(BrokerRefusal::UnknownSegment) => AcquireError::Gone,
             other => AcquireError::Pool(other),
-        })?;
-        let Ok(PoolMessage::Attached { terms, row, .. }) = PoolMessage::parse(&packet) else {
-            return Err(unexpected().into());
-        };
-        let link = Arc::downgrade(&connection.link);
-        let segment = match AttachedSegment::map(key, terms, row, descriptors, link) {
-            Ok(segment) => Arc::new(segment),
-            Err(error) => {
-                connection.link.notify(&PoolMessage::Detached { key });
-                return Err(error.into());
-            }
-        };
-        connection.add_attached(key, segment.clone());
-        Ok(segment)
+        })
     }
 
     /// Returns the state of the pool as a JSON text: clients, segments, and who holds which blocks.
@@ -207,7 +216,8 @@ impl Pool {
     /// # Errors
     /// [`PoolError`].
     pub fn status(&self) -> Result<String, PoolError> {
-        self.connection().link.request_status()
+        let link = &self.connection().link;
+        link.with_broker(|deadline| link.request_status(deadline))
     }
 }
 

@@ -4,12 +4,15 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use hostbuf_os::poison::IgnorePoison;
 use hostbuf_os::{FrameSocket, Received};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::attached_segment::AttachedSegment;
 use super::broker_link::send;
 use super::connect::connect;
 use super::connection::PoolConnection;
+use super::producer_segment::ProducerSegment;
 use crate::segment::SpaceEvent;
 use crate::wire::PoolMessage;
 
@@ -105,17 +108,25 @@ fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent) -> bool {
         let Some(strong) = connection.upgrade() else { return false };
         let Ok(open) = connect(&strong.options, strong.identity) else { continue };
         let socket = Arc::new(open.socket);
-        if !hand_back(&strong, &socket) {
+        let changing = strong.changing.write().ignore_poison();
+        let held = (strong.all_produced(), strong.all_attached());
+        if !hand_back(&held, &socket) {
             continue;
         }
         strong.link.connect(socket, open.pool);
+        drop(changing);
+        // A segment whose last use has ended meanwhile ends here, and the new broker is told.
+        drop(held);
         return true;
     }
 }
 
 /// Hands back all segments. Returns false if the connection has ended.
-fn hand_back(connection: &PoolConnection, socket: &FrameSocket) -> bool {
-    let produced = connection.all_produced().iter().all(|segment| segment.hand_back(socket).is_ok());
-    let attached = connection.all_attached().iter().all(|segment| segment.hand_back(socket).is_ok());
-    produced && attached && send(socket, &PoolMessage::HandedBack, &[]).is_ok()
+fn hand_back(
+    (produced, attached): &(Vec<Arc<ProducerSegment>>, Vec<Arc<AttachedSegment>>),
+    socket: &FrameSocket,
+) -> bool {
+    produced.iter().all(|segment| segment.hand_back(socket).is_ok())
+        && attached.iter().all(|segment| segment.hand_back(socket).is_ok())
+        && send(socket, &PoolMessage::HandedBack, &[]).is_ok()
 }

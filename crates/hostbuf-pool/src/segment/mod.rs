@@ -9,6 +9,7 @@
 //! The data file is sealed against new writable mappings once the producer has mapped it. Other
 //! processes get read-only descriptors of tables and rows that they do not write.
 
+mod client_entry;
 mod data_view;
 mod file_layout;
 mod geometry;
@@ -18,6 +19,7 @@ mod segment_mapping;
 mod space_event;
 mod table_view;
 
+pub(crate) use client_entry::ClientIdentity;
 pub(crate) use data_view::DataView;
 pub(crate) use geometry::SegmentGeometry;
 pub(crate) use row_view::RowView;

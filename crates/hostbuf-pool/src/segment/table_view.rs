@@ -4,17 +4,19 @@
 //! | --- | --- |
 //! | 0 | the statement of the producer that it waits |
 //! | 64 | the counters of the producer |
-//! | 1024 | the readers: 32 entries of 32 bytes |
+//! | 512 | the producer: an entry of 48 bytes |
+//! | 1024 | the readers: 32 entries of 48 bytes |
 //! | 4096 | the words of the blocks, 64 bytes each |
 //! | behind them | the headers of the blocks, 256 bytes each |
 
 #![allow(unsafe_code, reason = "refers to the atomics in a mapping")]
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use hostbuf_memory::Result;
 
+use super::client_entry::ClientEntry;
 use super::file_layout::{HEADER_BYTES, WORD_BYTES, WORDS, headers};
 use super::geometry::{MAX_READERS, SegmentGeometry};
 use super::segment_file::{SegmentFile, ViewAccess};
@@ -22,38 +24,11 @@ use super::segment_mapping::SegmentMapping;
 use crate::hold::{BlockWord, WaitingFlag};
 
 const COUNTERS: usize = 64;
+const PRODUCER: usize = 512;
 const READERS: usize = 1024;
 
 const _: () = assert!(size_of::<BlockWord>() == WORD_BYTES && size_of::<WaitingFlag>() == 64);
-const _: () = assert!(READERS + MAX_READERS as usize * size_of::<ReaderEntry>() <= WORDS);
-
-/// One reader of a segment. The broker writes it.
-#[repr(C)]
-pub(crate) struct ReaderEntry {
-    /// The number of the client, 0 if the row is free.
-    client: AtomicU64,
-    /// The hash of the client's name.
-    name: AtomicU64,
-    reserved: [AtomicU64; 2],
-}
-
-impl ReaderEntry {
-    /// Gives the row to a client.
-    pub(crate) fn set(&self, client: u64, name: u64) {
-        self.name.store(name, Ordering::Relaxed);
-        self.client.store(client, Ordering::Release);
-    }
-
-    /// Frees the row.
-    pub(crate) fn clear(&self) {
-        self.client.store(0, Ordering::Release);
-    }
-
-    /// Returns whether the row belongs to a client whose name has this hash.
-    pub(crate) fn is_named(&self, name: u64) -> bool {
-        self.client.load(Ordering::Acquire) != 0 && self.name.load(Ordering::Relaxed) == name
-    }
-}
+const _: () = assert!(READERS + MAX_READERS as usize * size_of::<ClientEntry>() <= WORDS);
 
 /// The counters of a producer, which it alone writes.
 #[repr(C, align(64))]
@@ -111,14 +86,20 @@ impl TableView {
         unsafe { self.at(COUNTERS) }
     }
 
+    /// Returns the entry of the producer.
+    pub(crate) fn producer(&self) -> &ClientEntry {
+        // SAFETY: the head of every table has it.
+        unsafe { self.at(PRODUCER) }
+    }
+
     /// Returns the entry of a reader.
     ///
     /// # Panics
     /// If there is no such row.
-    pub(crate) fn reader(&self, row: u32) -> &ReaderEntry {
+    pub(crate) fn reader(&self, row: u32) -> &ClientEntry {
         assert!(row < self.geometry.readers(), "row {row} of {}", self.geometry.readers());
         // SAFETY: the head of every table has them.
-        unsafe { self.at(READERS + row as usize * size_of::<ReaderEntry>()) }
+        unsafe { self.at(READERS + row as usize * size_of::<ClientEntry>()) }
     }
 
     /// Returns the word of a block.

@@ -1,0 +1,65 @@
+//! The client of a row, or the producer, as the block table names it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A client of a segment, in the block table. The broker writes it, so that its successor knows
+/// whom the segment belongs to.
+#[repr(C)]
+pub(crate) struct ClientEntry {
+    /// The identity of the client, 0 if there is none.
+    identity: AtomicU64,
+    /// The hash of the client's name.
+    name: AtomicU64,
+    pid: AtomicU64,
+    started: AtomicU64,
+    pid_namespace: AtomicU64,
+    reserved: AtomicU64,
+}
+
+/// The contents of a [`ClientEntry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientIdentity {
+    /// The random number that the client has drawn, not 0.
+    pub(crate) identity: u64,
+    /// The hash of the client's name.
+    pub(crate) name: u64,
+    /// The process id, 0 if it was not visible to the broker.
+    pub(crate) pid: i32,
+    /// The start time of the process in clock ticks after boot.
+    pub(crate) started: u64,
+    /// The inode number of the broker's PID namespace, in which `pid` is valid.
+    pub(crate) pid_namespace: u64,
+}
+
+impl ClientEntry {
+    /// Names a client.
+    pub(crate) fn set(&self, client: ClientIdentity) {
+        self.name.store(client.name, Ordering::Relaxed);
+        self.pid.store(client.pid as u64, Ordering::Relaxed);
+        self.started.store(client.started, Ordering::Relaxed);
+        self.pid_namespace.store(client.pid_namespace, Ordering::Relaxed);
+        self.identity.store(client.identity, Ordering::Release);
+    }
+
+    /// Names no client.
+    pub(crate) fn clear(&self) {
+        self.identity.store(0, Ordering::Release);
+    }
+
+    /// Returns the client, if there is one.
+    pub(crate) fn load(&self) -> Option<ClientIdentity> {
+        let identity = self.identity.load(Ordering::Acquire);
+        (identity != 0).then(|| ClientIdentity {
+            identity,
+            name: self.name.load(Ordering::Relaxed),
+            pid: self.pid.load(Ordering::Relaxed) as i32,
+            started: self.started.load(Ordering::Relaxed),
+            pid_namespace: self.pid_namespace.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Returns whether there is a client whose name has this hash.
+    pub(crate) fn is_named(&self, name: u64) -> bool {
+        self.identity.load(Ordering::Acquire) != 0 && self.name.load(Ordering::Relaxed) == name
+    }
+}

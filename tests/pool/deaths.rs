@@ -1,0 +1,44 @@
+//! Clients and brokers that are killed or stopped at random instants. scripts/test-long runs 10 000
+//! rounds of each kind.
+
+use std::process::Command;
+
+use hostbuf_tests::program;
+
+/// Runs rounds of one kind, and prints what the program reports.
+fn rounds(kind: &str, rounds: u32) {
+    let output = Command::new(program("pool_faults")).args([kind, &rounds.to_string()]).output();
+    let output = output.expect("the program starts");
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_killed_reader_keeps_no_block() {
+    rounds("reader", 500);
+}
+
+#[test]
+fn a_stopped_reader_keeps_at_most_its_quota() {
+    rounds("stopped-reader", 200);
+}
+
+#[test]
+fn a_killed_producer_keeps_no_memory_and_publishes_no_torn_frame() {
+    rounds("producer", 300);
+}
+
+#[test]
+fn a_killed_broker_interrupts_nobody_and_its_successor_knows_all_memory() {
+    rounds("broker", 200);
+}
+
+#[test]
+fn nothing_is_left_of_clients_that_end_with_their_broker() {
+    rounds("all", 200);
+}
+
+#[test]
+fn clients_that_ask_at_once_never_exceed_the_limit() {
+    rounds("limit", 20);
+}

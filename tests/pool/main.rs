@@ -1,0 +1,3 @@
+//! Pools: blocks between processes, and the broker.
+
+mod deaths;

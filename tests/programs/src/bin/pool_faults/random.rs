@@ -1,0 +1,26 @@
+//! Random instants.
+
+use std::time::Duration;
+
+/// A sequence of random numbers (xorshift64*), which a seed repeats.
+#[derive(Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// Returns a number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
+    }
+
+    /// Returns a time below `end`.
+    pub(crate) fn time(&mut self, end: Duration) -> Duration {
+        Duration::from_nanos(self.below(end.as_nanos() as u64))
+    }
+}
