@@ -7,7 +7,6 @@
 
 #![allow(unsafe_code, reason = "the driver is called by foreign functions")]
 
-mod driver;
 mod retry_lock;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -21,7 +20,7 @@ use crate::memory::Memory;
 use crate::properties::{Overlap, RegistrarProperties};
 use crate::registrar::{Probe, Registrar};
 use crate::span::{Access, Span};
-use driver::{Code, Driver};
+use hostbuf_cuda::{Code, Driver};
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::maps::{self, RangeAccess};
 use hostbuf_os::{memory, process};

@@ -1,4 +1,4 @@
-//! The CUDA driver, which is loaded at run time: the functions that this crate calls, and their
+//! The CUDA driver, which is loaded at run time: the functions that hostbuf calls, and their
 //! results.
 
 #![allow(unsafe_code, reason = "the driver is loaded at run time and called by foreign functions")]
@@ -10,21 +10,23 @@ use cudarc::driver::sys::{self, CUresult as Known};
 
 /// The driver's functions. They return integers instead of the enum `CUresult`, since a newer
 /// driver may return a code that the enum does not have.
-pub(super) struct Driver {
-    pub(super) initialise: unsafe extern "C" fn(c_uint) -> c_uint,
-    pub(super) version: unsafe extern "C" fn(*mut c_int) -> c_uint,
-    pub(super) count: unsafe extern "C" fn(*mut c_int) -> c_uint,
-    pub(super) device: unsafe extern "C" fn(*mut sys::CUdevice, c_int) -> c_uint,
-    pub(super) attribute: unsafe extern "C" fn(*mut c_int, c_uint, sys::CUdevice) -> c_uint,
-    pub(super) device_name: unsafe extern "C" fn(*mut c_char, c_int, sys::CUdevice) -> c_uint,
-    pub(super) retain: unsafe extern "C" fn(*mut sys::CUcontext, sys::CUdevice) -> c_uint,
-    pub(super) release: unsafe extern "C" fn(sys::CUdevice) -> c_uint,
-    pub(super) push: unsafe extern "C" fn(sys::CUcontext) -> c_uint,
-    pub(super) pop: unsafe extern "C" fn(*mut sys::CUcontext) -> c_uint,
-    pub(super) register: unsafe extern "C" fn(*mut c_void, usize, c_uint) -> c_uint,
-    pub(super) unregister: unsafe extern "C" fn(*mut c_void) -> c_uint,
-    pub(super) device_pointer: unsafe extern "C" fn(*mut sys::CUdeviceptr, *mut c_void, c_uint) -> c_uint,
-    pub(super) error_name: unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint,
+#[doc(hidden)]
+#[non_exhaustive]
+pub struct Driver {
+    pub initialise: unsafe extern "C" fn(c_uint) -> c_uint,
+    pub version: unsafe extern "C" fn(*mut c_int) -> c_uint,
+    pub count: unsafe extern "C" fn(*mut c_int) -> c_uint,
+    pub device: unsafe extern "C" fn(*mut sys::CUdevice, c_int) -> c_uint,
+    pub attribute: unsafe extern "C" fn(*mut c_int, c_uint, sys::CUdevice) -> c_uint,
+    pub device_name: unsafe extern "C" fn(*mut c_char, c_int, sys::CUdevice) -> c_uint,
+    pub retain: unsafe extern "C" fn(*mut sys::CUcontext, sys::CUdevice) -> c_uint,
+    pub release: unsafe extern "C" fn(sys::CUdevice) -> c_uint,
+    pub push: unsafe extern "C" fn(sys::CUcontext) -> c_uint,
+    pub pop: unsafe extern "C" fn(*mut sys::CUcontext) -> c_uint,
+    pub register: unsafe extern "C" fn(*mut c_void, usize, c_uint) -> c_uint,
+    pub unregister: unsafe extern "C" fn(*mut c_void) -> c_uint,
+    pub device_pointer: unsafe extern "C" fn(*mut sys::CUdeviceptr, *mut c_void, c_uint) -> c_uint,
+    pub error_name: unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint,
 }
 
 /// Looks up a function of the driver.
@@ -46,7 +48,7 @@ impl Driver {
     ///
     /// # Errors
     /// The reason why there is no driver or no device, and the remedy.
-    pub(super) fn find() -> Result<(&'static Driver, c_int), String> {
+    pub fn find() -> Result<(&'static Driver, c_int), String> {
         static FOUND: OnceLock<Driver> = OnceLock::new();
         let driver = match FOUND.get() {
             Some(driver) => driver,
@@ -94,7 +96,7 @@ impl Driver {
 
     /// Returns whether the driver reports that `device` can register memory that is mapped
     /// read-only, or `None` if the driver does not know the attribute.
-    pub(super) fn registers_read_only(&self, device: sys::CUdevice) -> Option<bool> {
+    pub fn registers_read_only(&self, device: sys::CUdevice) -> Option<bool> {
         const ATTRIBUTE: c_uint =
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED as c_uint;
         let mut value = 0;
@@ -105,12 +107,12 @@ impl Driver {
     }
 
     /// Converts a returned code into a result.
-    pub(super) fn check(&self, answer: c_uint) -> Result<(), Code> {
+    pub fn check(&self, answer: c_uint) -> Result<(), Code> {
         if answer == Known::CUDA_SUCCESS as c_uint { Ok(()) } else { Err(Code(answer)) }
     }
 
     /// Describes the call, the driver's error, and the remedy.
-    pub(super) fn explain(&self, doing: &str, code: Code) -> String {
+    pub fn explain(&self, doing: &str, code: Code) -> String {
         format!("{doing} returned {} ({}): {}", self.name_of(code), code.0, code.advice())
     }
 
@@ -128,17 +130,17 @@ impl Driver {
 
 /// An error code of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Code(c_uint);
+pub struct Code(c_uint);
 
 impl Code {
     /// Returns whether the code is `known`.
-    pub(super) fn is(self, known: Known) -> bool {
+    pub fn is(self, known: Known) -> bool {
         self.0 == known as c_uint
     }
 
     /// Returns whether the call may succeed if no other process registers at the same time. This
     /// includes unknown codes, since drivers return different ones in this case.
-    pub(super) fn may_pass(self) -> bool {
+    pub fn may_pass(self) -> bool {
         !LASTING.iter().any(|&known| self.is(known)) && !BROKEN.iter().any(|&known| self.is(known))
     }
 
