@@ -5,23 +5,18 @@
 //! longer ranges are registered in chunks; [`CudaHandle::pieces`] splits a copy at their
 //! boundaries.
 
-#![allow(unsafe_code, reason = "the driver is called by foreign functions")]
-
 mod retry_lock;
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
-use std::ptr::null_mut;
-
-use cudarc::driver::sys::{self, CUresult as Known};
 
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::properties::{Overlap, RegistrarProperties};
 use crate::registrar::{Probe, Registrar};
 use crate::span::{Access, Span};
-use hostbuf_cuda::{Code, Driver};
-use hostbuf_os::fork_guard::ForkGuard;
+use hostbuf_cuda::{
+    CudaCode, CudaContext, CudaError, CudaGpu, CurrentContext, Driver, GpuFeature, HostAccess,
+};
 use hostbuf_os::maps::{self, RangeAccess};
 use hostbuf_os::{memory, process};
 
@@ -49,18 +44,9 @@ const NOT_FROZEN: &str = "this driver cannot register read-only memory, such as 
 /// A failed kernel (for example an illegal address) breaks the context permanently, and all
 /// operations then fail with its error. Only a new process helps.
 pub struct CudaHost {
-    driver: &'static Driver,
-    ordinal: u32,
-    device: sys::CUdevice,
-    context: sys::CUcontext,
+    context: CudaContext,
     page: usize,
-    fork_guard: ForkGuard,
 }
-
-// SAFETY: the context is a handle of the driver, which every thread may use.
-unsafe impl Send for CudaHost {}
-// SAFETY: as above; no field changes.
-unsafe impl Sync for CudaHost {}
 
 /// A part of a registration; one copy must lie within one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,27 +94,6 @@ impl CudaHandle {
     }
 }
 
-/// A context that is current in this thread. Dropping this restores the caller's context.
-struct CurrentContext(&'static Driver);
-
-impl CurrentContext {
-    fn of(driver: &'static Driver, context: sys::CUcontext) -> std::result::Result<CurrentContext, Code> {
-        // SAFETY: the context is retained as long as its owner lives.
-        driver.check(unsafe { (driver.push)(context) }).map(|()| CurrentContext(driver))
-    }
-}
-
-impl Drop for CurrentContext {
-    fn drop(&mut self) {
-        let (driver, mut popped) = (self.0, null_mut());
-        // SAFETY: pops the context that `of` has pushed in this thread; calls in between push and
-        // pop in pairs.
-        if let Err(code) = driver.check(unsafe { (driver.pop)(&raw mut popped) }) {
-            tracing::error!("{}", driver.explain("cuCtxPopCurrent", code));
-        }
-    }
-}
-
 /// Splits `span` into parts of at most `longest` bytes, at multiples of `cut`, which does not
 /// exceed `longest`.
 fn parts(span: Span, longest: usize, cut: usize) -> Vec<Span> {
@@ -149,26 +114,15 @@ impl CudaHost {
     /// Checks whether there is a driver and a GPU, without making a context.
     #[must_use]
     pub fn probe() -> Probe {
-        let (driver, count) = match Driver::find() {
-            Ok(found) => found,
-            Err(why) => return Probe::Missing(why),
+        let gpus = match Driver::find().and_then(Driver::gpus) {
+            Ok(gpus) => gpus,
+            Err(error) => return Probe::Missing(error.without_host()),
         };
-        let mut version = 0;
-        // SAFETY: `version` is a local variable.
-        let known = driver.check(unsafe { (driver.version)(&raw mut version) }).is_ok();
-        let version =
-            if known { format!("CUDA {}.{}", version / 1000, version % 1000 / 10) } else { "CUDA".into() };
-        let mut text = [0 as c_char; 128];
-        // SAFETY: there is a device 0; `text` has the length that is passed, and one byte more.
-        let named = unsafe { (driver.device_name)(text.as_mut_ptr(), text.len() as c_int - 1, 0) };
-        // SAFETY: the last byte is always 0.
-        let device = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy();
-        let device = if driver.check(named).is_ok() { device } else { "a GPU without a name".into() };
-        let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
-        let mut first = 0;
-        // SAFETY: there is a device 0, and `first` is a local variable.
-        let found = driver.check(unsafe { (driver.device)(&raw mut first, 0) }).is_ok();
-        let refuses = found && driver.registers_read_only(first) == Some(false);
+        let version = gpus.first().and_then(|gpu| gpu.driver().version().ok());
+        let version = version.map_or("CUDA".into(), |(major, minor)| format!("CUDA {major}.{minor}"));
+        let device = gpus.first().and_then(|gpu| gpu.name().ok()).unwrap_or("a GPU without a name".into());
+        let more = if gpus.len() > 1 { format!(" and {} more", gpus.len() - 1) } else { String::new() };
+        let refuses = gpus.first().is_some_and(|gpu| !registers_read_only(gpu));
         let lacks = if refuses { format!("; {NOT_FROZEN}") } else { String::new() };
         Probe::Ready(format!("{version}, {device}{more}{lacks}"))
     }
@@ -179,7 +133,7 @@ impl CudaHost {
     #[doc(alias = "CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED")]
     #[must_use]
     pub fn registers_read_only(&self) -> bool {
-        self.driver.registers_read_only(self.device) != Some(false)
+        registers_read_only(self.context.gpu())
     }
 
     /// Makes a registrar for the device with this number in CUDA's order (CUDA_VISIBLE_DEVICES).
@@ -188,27 +142,14 @@ impl CudaHost {
     /// [`Error::Unsupported`], with the reason and the remedy, if there is no driver or no such
     /// device, or if the device provides no context.
     pub fn new(ordinal: u32) -> Result<CudaHost> {
-        let unsupported =
-            |why| Error::Unsupported { what: format!("registering memory with GPU {ordinal}"), why };
-        let (driver, count) = Driver::find().map_err(unsupported)?;
-        let refused = |doing, code| unsupported(driver.explain(doing, code));
-        let number = match c_int::try_from(ordinal) {
-            Ok(number) if number < count => number,
-            _ => {
-                let hint = "counted from 0; see nvidia-smi and CUDA_VISIBLE_DEVICES";
-                return Err(unsupported(format!("{count} are visible, {hint}")));
-            }
-        };
-        let mut device = 0;
-        // SAFETY: the device exists, and `device` is a local variable.
-        let found = unsafe { (driver.device)(&raw mut device, number) };
-        driver.check(found).map_err(|code| refused("cuDeviceGet", code))?;
-        let mut context = null_mut();
-        // SAFETY: as above; dropping the registrar releases the context.
-        let retained = unsafe { (driver.retain)(&raw mut context, device) };
-        driver.check(retained).map_err(|code| refused("cuDevicePrimaryCtxRetain", code))?;
-        let page = memory::page_size() as usize;
-        Ok(CudaHost { driver, ordinal, device, context, page, fork_guard: ForkGuard::current() })
+        let context = Driver::find()
+            .and_then(|driver| driver.gpu(ordinal))
+            .and_then(|gpu| CudaContext::retain(&gpu))
+            .map_err(|error| Error::Unsupported {
+                what: format!("registering memory with GPU {ordinal}"),
+                why: error.without_host(),
+            })?;
+        Ok(CudaHost { context, page: memory::page_size() as usize })
     }
 
     fn refused(&self, span: Span, access: Access, why: String, errno: Option<i32>) -> Error {
@@ -216,9 +157,9 @@ impl CudaHost {
         Error::Registration { device: self.name(), memory: span.into(), access, why, source }
     }
 
-    fn failed(&self, span: Span, access: Access, doing: &str, code: Code) -> Error {
-        let errno = code.is(Known::CUDA_ERROR_OUT_OF_MEMORY).then_some(libc::ENOMEM);
-        self.refused(span, access, self.driver.explain(doing, code), errno)
+    fn failed(&self, span: Span, access: Access, error: &CudaError) -> Error {
+        let errno = (error.code() == Some(CudaCode::OUT_OF_MEMORY)).then_some(libc::ENOMEM);
+        self.refused(span, access, error.without_host(), errno)
     }
 
     /// Returns the message for read-only memory that the driver cannot register: the reason and the
@@ -228,66 +169,43 @@ impl CudaHost {
             "{NOT_FROZEN} (GPU {} on {}: CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED is 0). Leave the buffer unfrozen \
              and register it for reading, copy from registered memory (PinnedAlloc), or install a driver whose attribute is 1 \
              (docs/gpu.md). Copies from unregistered memory work, but are slower",
-            self.ordinal,
+            self.context.gpu().ordinal(),
             process::host_name()
         )
     }
+}
 
-    /// Registers all of `span` in chunks, or nothing.
-    fn pin_all(
-        &self,
-        span: Span,
-        flags: c_uint,
-    ) -> std::result::Result<Vec<CudaChunk>, (&'static str, Code)> {
-        let mut chunks = Vec::new();
-        for part in parts(span, LONGEST, CUT) {
-            match self.pin(part, flags) {
-                Ok(chunk) => chunks.push(chunk),
-                Err(failure) => {
-                    self.undo(&chunks);
-                    return Err(failure);
+/// Returns whether the driver can register memory that is mapped read-only, or does not know.
+fn registers_read_only(gpu: &CudaGpu) -> bool {
+    gpu.reports(GpuFeature::ReadOnlyRegistration) != Some(false)
+}
+
+/// Returns whether a retry may succeed where the driver has refused.
+fn is_retryable(error: &CudaError) -> bool {
+    error.code().is_some_and(CudaCode::is_retryable)
+}
+
+/// Registers all of `span` in chunks, or nothing.
+fn pin_all(
+    current: &CurrentContext<'_>,
+    span: Span,
+    access: HostAccess,
+) -> std::result::Result<Vec<CudaChunk>, CudaError> {
+    let mut chunks: Vec<CudaChunk> = Vec::new();
+    for host in parts(span, LONGEST, CUT) {
+        match current.register_host(host.start()..host.end(), access) {
+            Ok(device) => chunks.push(CudaChunk { host, device }),
+            Err(error) => {
+                for chunk in &chunks {
+                    if let Err(error) = current.unregister_host(chunk.host.start()) {
+                        tracing::error!("{} stays registered: {error}", chunk.host);
+                    }
                 }
-            }
-        }
-        Ok(chunks)
-    }
-
-    /// Registers one chunk, or nothing.
-    fn pin(&self, host: Span, flags: c_uint) -> std::result::Result<CudaChunk, (&'static str, Code)> {
-        let (driver, start) = (self.driver, host.start() as *mut c_void);
-        // SAFETY: the driver pins the pages and changes no content; it returns an error for
-        // unmapped memory.
-        let registered = unsafe { (driver.register)(start, host.len(), flags) };
-        driver.check(registered).map_err(|code| ("cuMemHostRegister", code))?;
-        let mut device = 0;
-        // SAFETY: the range was just registered for devices (DEVICEMAP).
-        match driver.check(unsafe { (driver.device_pointer)(&raw mut device, start, 0) }) {
-            Ok(()) => Ok(CudaChunk { host, device }),
-            Err(code) => {
-                self.undo(&[CudaChunk { host, device }]);
-                Err(("cuMemHostGetDevicePointer", code))
+                return Err(error);
             }
         }
     }
-
-    /// Ends the registrations of a call that failed part-way.
-    fn undo(&self, chunks: &[CudaChunk]) {
-        for chunk in chunks {
-            if let Err(code) = self.unpin(chunk) {
-                let why = self.driver.explain("cuMemHostUnregister", code);
-                tracing::error!("{} stays registered: {why}", chunk.host);
-            }
-        }
-    }
-
-    fn unpin(&self, chunk: &CudaChunk) -> std::result::Result<(), Code> {
-        // SAFETY: the driver returns an error if no registration begins at this address.
-        match self.driver.check(unsafe { (self.driver.unregister)(chunk.host.start() as *mut c_void) }) {
-            // The driver has shut down at the exit of the process, with all its registrations.
-            Err(code) if code.is(Known::CUDA_ERROR_DEINITIALIZED) => Ok(()),
-            result => result,
-        }
-    }
+    Ok(chunks)
 }
 
 impl Registrar for CudaHost {
@@ -297,7 +215,7 @@ impl Registrar for CudaHost {
     type Key = u64;
 
     fn name(&self) -> String {
-        format!("cuda {}", self.ordinal)
+        format!("cuda {}", self.context.gpu().ordinal())
     }
 
     fn stat_name(&self) -> String {
@@ -314,84 +232,68 @@ impl Registrar for CudaHost {
 
     fn register(&self, memory: &Memory, access: Access) -> Result<CudaHandle> {
         let span = memory.require_host(|| self.name())?;
-        if !self.fork_guard.is_current() {
+        if self.context.is_inherited() {
             let why = "CUDA does not work in a forked child: make a CudaHost in a process whose parent has not used CUDA before the fork";
             return Err(self.refused(span, access, why.into(), None));
         }
-        let _current = CurrentContext::of(self.driver, self.context)
-            .map_err(|code| self.failed(span, access, "cuCtxPushCurrent", code))?;
-        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        let mut pinned = self.pin_all(span, flags);
+        let current = self.context.make_current().map_err(|error| self.failed(span, access, &error))?;
+        let mut pinned = pin_all(&current, span, HostAccess::ReadWrite);
         // Looking up the mapping costs more than registering a page, so it is done only if the
         // driver refuses.
-        if matches!(pinned, Err((_, code)) if code.may_pass()) {
+        if pinned.as_ref().is_err_and(is_retryable) {
             // Without /proc, the driver detects read-only memory itself.
-            let flags = match maps::range_access(span.start(), span.end()).unwrap_or(RangeAccess::Writable) {
-                RangeAccess::Writable => flags,
-                // The driver needs a flag for memory that is mapped read-only.
-                RangeAccess::ReadOnly if !access.writes() => {
-                    pinned = self.pin_all(span, flags | sys::CU_MEMHOSTREGISTER_READ_ONLY);
-                    if pinned.is_err() && !self.registers_read_only() {
-                        return Err(self.refused(span, access, self.not_frozen(), None));
+            let host_access =
+                match maps::range_access(span.start(), span.end()).unwrap_or(RangeAccess::Writable) {
+                    RangeAccess::Writable => HostAccess::ReadWrite,
+                    // The driver needs a flag for memory that is mapped read-only.
+                    RangeAccess::ReadOnly if !access.writes() => {
+                        pinned = pin_all(&current, span, HostAccess::ReadOnly);
+                        if pinned.is_err() && !self.registers_read_only() {
+                            return Err(self.refused(span, access, self.not_frozen(), None));
+                        }
+                        HostAccess::ReadOnly
                     }
-                    flags | sys::CU_MEMHOSTREGISTER_READ_ONLY
-                }
-                RangeAccess::ReadOnly => {
-                    let why = "it is mapped read-only: request access for reading only".into();
-                    return Err(self.refused(span, access, why, Some(libc::EACCES)));
-                }
-                RangeAccess::Hole(at) => {
-                    let why = format!("nothing is mapped at {at:#x}, or it may not be read");
-                    return Err(self.refused(span, access, why, Some(libc::EFAULT)));
-                }
-            };
-            if matches!(pinned, Err((_, code)) if code.may_pass()) && retry_lock::is_shared(span) {
-                pinned = retry_lock::retry(|| self.pin_all(span, flags), |(_, code)| code.may_pass());
+                    RangeAccess::ReadOnly => {
+                        let why = "it is mapped read-only: request access for reading only".into();
+                        return Err(self.refused(span, access, why, Some(libc::EACCES)));
+                    }
+                    RangeAccess::Hole(at) => {
+                        let why = format!("nothing is mapped at {at:#x}, or it may not be read");
+                        return Err(self.refused(span, access, why, Some(libc::EFAULT)));
+                    }
+                };
+            if pinned.as_ref().is_err_and(is_retryable) && retry_lock::is_shared(span) {
+                pinned = retry_lock::retry(|| pin_all(&current, span, host_access), is_retryable);
             }
         }
         match pinned {
             Ok(chunks) => Ok(CudaHandle { chunks, access }),
-            Err((doing, code)) => Err(self.failed(span, access, doing, code)),
+            Err(error) => Err(self.failed(span, access, &error)),
         }
     }
 
     fn deregister(&self, memory: &Memory, handle: CudaHandle) -> Result<()> {
         let span = memory.require_host(|| self.name())?;
-        let failed = |doing, code| self.failed(span, handle.access, doing, code);
-        let _current = match CurrentContext::of(self.driver, self.context) {
+        let failed = |error: &CudaError| self.failed(span, handle.access, error);
+        let current = match self.context.make_current() {
             Ok(current) => current,
-            // As in `unpin`.
-            Err(code) if code.is(Known::CUDA_ERROR_DEINITIALIZED) => return Ok(()),
-            Err(code) => return Err(failed("cuCtxPushCurrent", code)),
+            // The registrations have ended with the context.
+            Err(error) if error.is_context_gone() => return Ok(()),
+            Err(error) => return Err(failed(&error)),
         };
         let mut result = Ok(());
         for chunk in &handle.chunks {
-            if let Err(code) = self.unpin(chunk) {
-                result = result.and(Err(failed("cuMemHostUnregister", code)));
+            if let Err(error) = current.unregister_host(chunk.host.start()) {
+                result = result.and(Err(failed(&error)));
             }
         }
         result
     }
 }
 
-impl Drop for CudaHost {
-    fn drop(&mut self) {
-        if !self.fork_guard.is_current() {
-            return;
-        }
-        // SAFETY: `new` has retained the context, and it is released once.
-        match self.driver.check(unsafe { (self.driver.release)(self.device) }) {
-            Err(code) if !code.is(Known::CUDA_ERROR_DEINITIALIZED) => {
-                tracing::error!("{}", self.driver.explain("cuDevicePrimaryCtxRelease", code));
-            }
-            _ => {}
-        }
-    }
-}
-
 impl std::fmt::Debug for CudaHost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CudaHost").field("ordinal", &self.ordinal).finish_non_exhaustive()
+        f.debug_struct("CudaHost").field("ordinal", &self.context.gpu().ordinal()).finish_non_exhaustive()
     }
 }
 

@@ -1,0 +1,217 @@
+//! Streams: queues of a GPU's work.
+
+#![allow(unsafe_code, reason = "the driver is called by foreign functions")]
+
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::null_mut;
+
+use cudarc::driver::sys;
+use hostbuf_os::Bytes;
+
+use crate::cuda_code::CudaCode;
+use crate::cuda_context::CudaContext;
+use crate::cuda_error::CudaError;
+use crate::device_span::DeviceSpan;
+use crate::functions::StreamFunctions;
+
+/// The driver's handle of a stream, as a number: the value of a `CUstream` or `cudaStream_t`, which
+/// PyTorch calls `stream.cuda_stream`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// Exhaustive: a number, and nothing else.
+pub struct StreamHandle(pub usize);
+
+impl StreamHandle {
+    /// The default stream of a context, unless the program was compiled for default streams of each
+    /// thread.
+    pub const DEFAULT: StreamHandle = StreamHandle(0);
+    /// The default stream of a context that waits for its other streams, and they for it.
+    #[doc(alias = "CU_STREAM_LEGACY")]
+    pub const LEGACY: StreamHandle = StreamHandle(1);
+    /// The default stream of the calling thread.
+    #[doc(alias = "CU_STREAM_PER_THREAD")]
+    pub const PER_THREAD: StreamHandle = StreamHandle(2);
+}
+
+/// A stream that another part of the process owns, such as one of PyTorch, or a default stream.
+///
+/// [`CudaStream`] dereferences to it, so all operations are here. They start work in the order of
+/// the calls, and do not wait for it unless they say so.
+pub struct BorrowedStream {
+    context: CudaContext,
+    handle: StreamHandle,
+    functions: &'static StreamFunctions,
+}
+
+impl BorrowedStream {
+    /// Makes a stream of its handle. Nothing is destroyed when it is dropped.
+    ///
+    /// # Errors
+    /// [`CudaError::MissingFunction`].
+    ///
+    /// # Safety
+    /// `handle` is a default stream, or a stream of `context` that is destroyed later than the
+    /// returned value is dropped.
+    pub unsafe fn from_raw(context: &CudaContext, handle: StreamHandle) -> Result<BorrowedStream, CudaError> {
+        let functions = context.driver().functions().streams()?;
+        Ok(BorrowedStream { context: context.clone(), handle, functions })
+    }
+
+    /// Returns the handle.
+    #[must_use]
+    pub fn handle(&self) -> StreamHandle {
+        self.handle
+    }
+
+    /// Returns the context.
+    #[must_use]
+    pub fn context(&self) -> &CudaContext {
+        &self.context
+    }
+
+    pub(crate) fn raw(&self) -> sys::CUstream {
+        self.handle.0 as sys::CUstream
+    }
+
+    pub(crate) fn functions(&self) -> &'static StreamFunctions {
+        self.functions
+    }
+
+    /// Starts a copy from host memory to the GPU's address `to`. From memory that is neither
+    /// registered nor page-locked, the driver first copies in this thread.
+    ///
+    /// # Errors
+    /// The driver's. It may be the error of earlier work on the stream.
+    ///
+    /// # Safety
+    /// Until the copy has ended (see [`synchronize`](BorrowedStream::synchronize), or an event that
+    /// is recorded after it), `from` is readable memory that nothing writes to and that stays
+    /// mapped, and as many bytes at `to` are memory of the GPU that nothing else uses.
+    #[doc(alias = "cuMemcpyHtoDAsync")]
+    pub unsafe fn copy_to_device(&self, from: *const [u8], to: u64) -> Result<(), CudaError> {
+        let bytes = from.len();
+        // SAFETY: the caller guarantees both ranges.
+        self.context.call(Copying("cuMemcpyHtoDAsync", bytes), || unsafe {
+            (self.functions.copy_to_device)(to, from.cast(), bytes, self.raw())
+        })
+    }
+
+    /// Starts a copy from the GPU's memory to host memory.
+    ///
+    /// # Errors
+    /// As [`copy_to_device`](BorrowedStream::copy_to_device).
+    ///
+    /// # Safety
+    /// Until the copy has ended, `from` is memory of the GPU that nothing writes to, and `to` is
+    /// writable memory of this process that nothing else accesses and that stays mapped.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[doc(alias = "cuMemcpyDtoHAsync")]
+    pub unsafe fn copy_to_host(&self, from: DeviceSpan, to: *mut [u8]) -> Result<(), CudaError> {
+        let bytes = to.len();
+        assert_eq!(bytes, from.bytes(), "a copy has one length");
+        // SAFETY: the caller guarantees both ranges.
+        self.context.call(Copying("cuMemcpyDtoHAsync", bytes), || unsafe {
+            (self.functions.copy_to_host)(to.cast(), from.address(), bytes, self.raw())
+        })
+    }
+
+    /// Starts a copy within the GPU's memory, to its address `to`.
+    ///
+    /// # Errors
+    /// As [`copy_to_device`](BorrowedStream::copy_to_device).
+    ///
+    /// # Safety
+    /// Until the copy has ended, `from` is memory of the GPU that nothing writes to, and as many
+    /// bytes at `to` are memory of the GPU that nothing else uses. The ranges do not overlap.
+    #[doc(alias = "cuMemcpyDtoDAsync")]
+    pub unsafe fn copy_on_device(&self, from: DeviceSpan, to: u64) -> Result<(), CudaError> {
+        let bytes = from.bytes();
+        // SAFETY: the caller guarantees both ranges.
+        self.context.call(Copying("cuMemcpyDtoDAsync", bytes), || unsafe {
+            (self.functions.copy_on_device)(to, from.address(), bytes, self.raw())
+        })
+    }
+
+    /// Waits until all work on the stream has ended.
+    ///
+    /// # Errors
+    /// The driver's, also that of the work.
+    #[doc(alias = "cuStreamSynchronize")]
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        // SAFETY: the handle is valid as long as its owner lives.
+        self.context.call("cuStreamSynchronize", || unsafe { (self.functions.synchronize)(self.raw()) })
+    }
+
+    /// Returns whether all work on the stream has ended, without waiting.
+    ///
+    /// # Errors
+    /// The driver's, also that of the work.
+    #[doc(alias = "cuStreamQuery")]
+    pub fn is_idle(&self) -> Result<bool, CudaError> {
+        let _current = self.context.make_current()?;
+        // SAFETY: the handle is valid as long as its owner lives.
+        match CudaCode::of(unsafe { (self.functions.query)(self.raw()) }) {
+            None => Ok(true),
+            Some(CudaCode::NOT_READY) => Ok(false),
+            Some(code) => Err(self.context.driver().error(code, "cuStreamQuery")),
+        }
+    }
+}
+
+impl fmt::Debug for BorrowedStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BorrowedStream").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+/// A stream of this crate.
+///
+/// Dropping it does not wait: work that has started goes on, and its memory must stay until it has
+/// ended.
+#[derive(Debug)]
+pub struct CudaStream {
+    stream: BorrowedStream,
+}
+
+impl CudaStream {
+    /// Makes a stream that does not wait for the default stream of the context.
+    ///
+    /// # Errors
+    /// The driver's.
+    #[doc(alias = "cuStreamCreate")]
+    pub fn new(context: &CudaContext) -> Result<CudaStream, CudaError> {
+        let functions = context.driver().functions().streams()?;
+        let mut handle = null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: `handle` is a local variable.
+        context.call("cuStreamCreate", || unsafe { (functions.create)(&raw mut handle, flags) })?;
+        let handle = StreamHandle(handle as usize);
+        Ok(CudaStream { stream: BorrowedStream { context: context.clone(), handle, functions } })
+    }
+}
+
+impl Deref for CudaStream {
+    type Target = BorrowedStream;
+
+    fn deref(&self) -> &BorrowedStream {
+        &self.stream
+    }
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and destroyed once.
+        self.context.end("a stream", "cuStreamDestroy", || unsafe { (self.functions.destroy)(self.raw()) });
+    }
+}
+
+/// A copy in an error message: the function, and the number of bytes.
+struct Copying(&'static str, usize);
+
+impl fmt::Display for Copying {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.0, Bytes(self.1 as u64))
+    }
+}

@@ -1,0 +1,38 @@
+//! A forked child with objects of its parent.
+
+#![allow(unsafe_code, reason = "the test forks")]
+
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+use super::fake_driver::{assert_nothing_remains, fake, new_context, take_calls};
+use crate::{CudaError, CudaStream, DeviceMemory};
+
+#[test]
+fn a_child_uses_and_ends_nothing_of_its_parent() {
+    let context = new_context();
+    let stream = CudaStream::new(&context).expect("nothing fails");
+    let current = context.make_current().expect("nothing fails");
+    take_calls();
+    // SAFETY: the child only computes and ends.
+    match unsafe { fork() }.expect("a child") {
+        ForkResult::Child => {
+            let refused = matches!(stream.synchronize(), Err(CudaError::Forked { .. }))
+                && matches!(DeviceMemory::new(&context, 8), Err(CudaError::Forked { .. }));
+            let well = refused && context.is_inherited();
+            drop(current);
+            drop(stream);
+            drop(context);
+            let untouched = fake(|fake| fake.calls.is_empty() && fake.live.len() == 2 && fake.pushed == 1);
+            // SAFETY: runs no exit handler of the parent.
+            unsafe { libc::_exit(i32::from(!(well && untouched))) }
+        }
+        ForkResult::Parent { child } => {
+            assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
+            assert!(!context.is_inherited());
+            drop(current);
+            drop((stream, context));
+            assert_nothing_remains();
+        }
+    }
+}

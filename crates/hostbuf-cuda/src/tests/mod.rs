@@ -1,0 +1,12 @@
+//! Tests with a fake driver, which needs no GPU.
+
+mod contexts;
+mod events_and_streams;
+mod failing_calls;
+mod fake_driver;
+mod forks;
+mod host_memory;
+mod logged_errors;
+mod lost_contexts;
+mod old_drivers;
+mod shared_memory;
