@@ -134,6 +134,23 @@ fn read_only_memory_and_holes_are_distinguished() {
     drop(Registration::new(&gpu, span(base, 2 * PAGE), Access::READ).expect("for reading"));
 }
 
+/// Runs the tests that need a GPU and that the fake driver supports.
+#[test]
+fn copies_and_shared_memory_work_as_on_a_gpu() {
+    let name = "cuda_driver::copies_and_shared_memory_work_as_on_a_gpu";
+    if with_driver(name, &[]).is_none() {
+        return;
+    }
+    let outcome = Command::new(std::env::current_exe().expect("this"))
+        .args(["--ignored", "--nocapture", "--test-threads=1", "gpu::streams::", "gpu::shared_memory::"])
+        .output()
+        .expect("it starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&outcome.stdout), text(&outcome.stderr));
+    assert!(outcome.status.success(), "{out}{err}");
+    assert!(out.contains(" 5 passed"), "{out}");
+}
+
 #[test]
 fn processes_that_register_the_same_pages_at_once_retry_in_turn() {
     const PROCESSES: usize = 6;

@@ -5,6 +5,8 @@
 mod before_main;
 mod copies;
 mod figures;
+mod shared_memory;
+mod streams;
 mod topology;
 
 use std::sync::Arc;
