@@ -22,10 +22,11 @@ use crate::functions::StreamFunctions;
 pub struct StreamHandle(pub usize);
 
 impl StreamHandle {
-    /// The default stream of a context, unless the program was compiled for default streams of each
-    /// thread.
+    /// The default stream of a context. A library that was compiled for default streams of each
+    /// thread means [`PER_THREAD`](StreamHandle::PER_THREAD) by this handle.
     pub const DEFAULT: StreamHandle = StreamHandle(0);
-    /// The default stream of a context that waits for its other streams, and they for it.
+    /// The default stream of a context by its other name. It waits for all streams but those that
+    /// do not block, and they wait for it.
     #[doc(alias = "CU_STREAM_LEGACY")]
     pub const LEGACY: StreamHandle = StreamHandle(1);
     /// The default stream of the calling thread.

@@ -15,7 +15,7 @@ use crate::functions::AllocationFunctions;
 /// Memory of a GPU for this process. Other processes cannot import it;
 /// [`PhysicalMemory`](crate::PhysicalMemory) is for them.
 ///
-/// Dropping it waits for the work that uses it.
+/// Work that uses it must have ended before it is dropped.
 pub struct DeviceMemory {
     context: CudaContext,
     span: DeviceSpan,

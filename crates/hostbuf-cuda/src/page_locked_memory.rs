@@ -15,7 +15,7 @@ use crate::functions::AllocationFunctions;
 /// Page-locked host memory of the driver, for all GPUs of the process. Benchmarks compare
 /// registered memory with it.
 ///
-/// Dropping it frees the memory, which no copy may use then.
+/// Work that uses it must have ended before it is dropped.
 #[doc(alias = "cudaMallocHost")]
 pub struct PageLockedMemory {
     context: CudaContext,

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use cudarc::driver::sys;
 use hostbuf_os::Bytes;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::cuda_context::CudaContext;
 use crate::cuda_error::CudaError;
@@ -88,9 +89,9 @@ impl PhysicalMemory {
     }
 
     /// Imports the memory of a descriptor that [`export`](PhysicalMemory::export) returned in any
-    /// process of this host. It must lie on the GPU of `context`, and be `bytes` long, as
-    /// [`bytes`](PhysicalMemory::bytes) says there: the descriptor does not tell, and the driver
-    /// checks the length when the memory is mapped. The descriptor may be closed afterwards.
+    /// process of this host. It must lie on the GPU of `context`. `bytes` is its size,
+    /// [`bytes`](PhysicalMemory::bytes) of the exporter: the descriptor does not state it, and the
+    /// driver checks it when the memory is mapped. The descriptor may be closed afterwards.
     ///
     /// # Errors
     /// [`CudaError::Invalid`] for memory of another GPU and for a length that no memory has, and
@@ -152,12 +153,14 @@ impl PhysicalMemory {
         // SAFETY: the driver has opened the descriptor for this caller.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         // The driver does not promise the flag.
-        // SAFETY: sets a flag of a descriptor that this function owns.
-        if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
-            let error = std::io::Error::last_os_error();
-            return Err(CudaError::invalid(format!("exporting memory of a GPU: FD_CLOEXEC: {error}")));
+        match fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)) {
+            Ok(_) => Ok(descriptor),
+            Err(errno) => Err(CudaError::invalid(format!(
+                "exporting memory of {} on {}: setting FD_CLOEXEC of descriptor {number}: {errno}",
+                Bytes(self.bytes as u64),
+                self.context.gpu()
+            ))),
         }
-        Ok(descriptor)
     }
 
     /// Returns the size in bytes, a multiple of the GPU's granularity.

@@ -74,10 +74,10 @@ fn a_current_context_is_restored() {
     let context = new_context();
     let outer = context.make_current().expect("nothing fails");
     let inner = outer.context().make_current().expect("nothing fails");
-    assert_eq!(fake(|fake| fake.pushed), 2);
+    assert_eq!(fake(|fake| fake.current.len()), 2);
     drop(inner);
     DeviceMemory::new(&context, 16).expect("nothing fails");
-    assert_eq!(fake(|fake| fake.pushed), 1);
+    assert_eq!(fake(|fake| fake.current.len()), 1);
     drop(outer);
     drop(context);
     assert_nothing_remains();

@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use super::fake_driver::{ILLEGAL_ADDRESS, NOT_READY, assert_nothing_remains, fake, new_context, take_calls};
-use crate::{BorrowedStream, CudaCode, CudaError, CudaEvent, CudaStream, DeviceSpan, StreamHandle};
+use crate::{
+    BorrowedStream, CudaCode, CudaContext, CudaError, CudaEvent, CudaStream, DeviceSpan, StreamHandle,
+};
 
 #[test]
 fn copies_pass_their_operands_in_the_drivers_order() {
@@ -36,12 +38,26 @@ fn a_stream_of_others_is_used_and_not_destroyed() {
         // SAFETY: default streams exist always.
         let stream = unsafe { BorrowedStream::from_raw(&context, handle) }.expect("it has streams");
         event.record(&stream).expect("nothing fails");
-        assert_eq!(fake(|fake| fake.operands.clone()), [handle.0 as u64]);
+        assert_eq!(fake(|fake| fake.operands[0]), handle.0 as u64);
         stream.wait(&event).expect("nothing fails");
     }
     drop((event, context));
     assert!(!take_calls().contains(&"cuStreamDestroy_v2"));
     assert_nothing_remains();
+}
+
+#[test]
+fn an_event_records_the_default_stream_of_the_streams_context() {
+    let context = new_context();
+    let other = CudaContext::retain(&context.driver().gpu(1).expect("there are two")).expect("nothing fails");
+    let event = CudaEvent::new(&context).expect("nothing fails");
+    let recorded = |context| {
+        // SAFETY: default streams exist always.
+        let stream = unsafe { BorrowedStream::from_raw(context, StreamHandle::DEFAULT) };
+        event.record(&stream.expect("it has streams")).expect("nothing fails");
+        fake(|fake| fake.operands[1])
+    };
+    assert_ne!(recorded(&context), recorded(&other));
 }
 
 #[test]

@@ -86,8 +86,8 @@ pub(super) struct FakeDriver {
     pub(super) imported_device: c_int,
     /// The code of a context that is gone.
     pub(super) gone: Option<c_uint>,
-    /// The number of pushed contexts.
-    pub(super) pushed: usize,
+    /// The contexts that were pushed, the current one last.
+    pub(super) current: Vec<usize>,
     /// The flags of the last call that had some.
     pub(super) flags: c_uint,
     /// The operands of the last copy, or the access to the last mapping.
@@ -127,8 +127,8 @@ pub(super) fn new_context() -> CudaContext {
 pub(super) fn assert_nothing_remains() {
     fake(|fake| {
         assert_eq!(
-            (&fake.live, &fake.faults, fake.pushed),
-            (&BTreeSet::new(), &vec![], 0),
+            (&fake.live, &fake.faults, &fake.current),
+            (&BTreeSet::new(), &vec![], &vec![]),
             "{:?}",
             fake.calls
         );
@@ -149,7 +149,7 @@ impl FakeDriver {
         if let Some(&(_, code)) = self.failing.iter().find(|(failing, _)| *failing == name) {
             return code;
         }
-        if self.pushed == 0 && !WITHOUT_CONTEXT.contains(&name) {
+        if self.current.is_empty() && !WITHOUT_CONTEXT.contains(&name) {
             self.faults.push(format!("{name} without a context"));
             return INVALID_CONTEXT;
         }
@@ -256,16 +256,15 @@ fake_functions! {
         let context = fake.live.iter().find(|one| one.starts_with("context")).cloned();
         context.map_or(INVALID_CONTEXT, |context| c_uint::from(!fake.live.remove(&context)))
     };
-    "cuCtxPushCurrent_v2": push(_context: sys::CUcontext) = |fake| match fake.gone {
+    "cuCtxPushCurrent_v2": push(context: sys::CUcontext) = |fake| match fake.gone {
         Some(gone) => gone,
         None => {
-            fake.pushed += 1;
+            fake.current.push(context as usize);
             SUCCESS
         }
     };
     "cuCtxPopCurrent_v2": pop(_context: *mut sys::CUcontext) = |fake| {
-        fake.pushed -= 1;
-        SUCCESS
+        c_uint::from(fake.current.pop().is_none())
     };
     "cuGetErrorName": error_name(code: c_uint, name: *mut *const c_char) = |_| match code {
         OUT_OF_MEMORY => give(name, c"CUDA_ERROR_OUT_OF_MEMORY".as_ptr()),
@@ -315,7 +314,7 @@ fake_functions! {
     "cuEventDestroy_v2": event_destroy(event: sys::CUevent) = |fake| fake.end("event", event as usize);
     "cuEventRecord": event_record(event: sys::CUevent, stream: sys::CUstream) = |fake| {
         fake.require("event", event as usize);
-        fake.operands = vec![stream as u64];
+        fake.operands = vec![stream as u64, fake.current[0] as u64];
         SUCCESS
     };
     "cuEventQuery": event_query(_event: sys::CUevent) = |_| SUCCESS;
