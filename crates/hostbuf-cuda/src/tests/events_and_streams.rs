@@ -31,6 +31,15 @@ fn copies_pass_their_operands_in_the_drivers_order() {
 }
 
 #[test]
+#[should_panic(expected = "a copy has one length")]
+fn a_copy_of_another_length_than_its_target_panics() {
+    let mut host = [0u8; 24];
+    let stream = CudaStream::new(&new_context()).expect("nothing fails");
+    // SAFETY: the fake driver copies nothing.
+    let _ = unsafe { stream.copy_to_host(DeviceSpan::new(0x9000, 25), &raw mut host[..]) };
+}
+
+#[test]
 fn a_stream_of_others_is_used_and_not_destroyed() {
     let context = new_context();
     let event = CudaEvent::new(&context).expect("nothing fails");

@@ -38,6 +38,7 @@ const WITHOUT_CONTEXT: &[&str] = &[
     "cuDeviceGet",
     "cuDeviceGetAttribute",
     "cuDeviceGetName",
+    "cuDeviceGetUuid",
     "cuDeviceGetUuid_v2",
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease_v2",
@@ -238,6 +239,9 @@ fake_functions! {
             give(name.wrapping_add(at), *byte as c_char);
         }
         SUCCESS
+    };
+    "cuDeviceGetUuid": old_uuid(uuid: *mut sys::CUuuid, _device: c_int) = |_| {
+        give(uuid, sys::CUuuid { bytes: [5; 16] })
     };
     "cuDeviceGetUuid_v2": uuid(uuid: *mut sys::CUuuid, device: c_int) = |fake| {
         give(uuid, sys::CUuuid { bytes: fake.uuids[device as usize].map(|byte| byte as c_char) })

@@ -2,15 +2,14 @@
 
 use super::fake_driver::{GRANULARITY, assert_nothing_remains, new_driver, take_calls};
 use crate::{
-    CudaContext, CudaError, CudaEvent, CudaStream, DeviceMemory, IpcMemory, PageLockedMemory, PhysicalMemory,
-    VirtualRange,
+    CudaContext, CudaError, CudaEvent, CudaStream, DeviceMemory, GpuUuid, IpcMemory, PageLockedMemory,
+    PhysicalMemory, VirtualRange,
 };
 
 type Wanting = fn(&CudaContext) -> Result<(), CudaError>;
 
 /// The functions of each group, and what wants them.
 const GROUPS: &[(&[&str], Wanting)] = &[
-    (&["cuDeviceGetUuid_v2"], |context| context.gpu().uuid().map(drop)),
     (&["cuStreamCreate", "cuStreamDestroy_v2", "cuMemcpyHtoDAsync_v2", "cuStreamWaitEvent"], |context| {
         CudaStream::new(context).map(drop)
     }),
@@ -50,6 +49,20 @@ fn a_missing_function_is_named_when_it_is_wanted_and_not_before() {
             assert_nothing_remains();
         }
     }
+}
+
+#[test]
+fn an_older_function_replaces_a_missing_one() {
+    const FUNCTIONS: [&str; 2] = ["cuDeviceGetUuid_v2", "cuDeviceGetUuid"];
+    let uuid = |missing: &[&'static str]| {
+        new_driver(|fake| fake.missing = missing.to_vec()).and_then(|driver| driver.gpu(0)?.uuid())
+    };
+    assert_eq!((uuid(&FUNCTIONS[1..]), uuid(&FUNCTIONS[..1])), (Ok(GpuUuid([7; 16])), Ok(GpuUuid([5; 16]))));
+    let error = uuid(&FUNCTIONS).expect_err("both are missing");
+    assert!(
+        matches!(error, CudaError::MissingFunction { function, .. } if function == FUNCTIONS[0]),
+        "{error}"
+    );
 }
 
 #[test]
