@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use hostbuf::job::Solo;
 use hostbuf::register::Error;
-use hostbuf::register::{Access, CudaHost, Registrar, Registration};
+use hostbuf::register::{Access, CudaHost, MonitorMode, Registrar, Registration, RegistrationCache};
 use hostbuf::{BufferOptions, HostBuffer};
+use hostbuf_cuda::Driver;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -132,6 +133,26 @@ fn read_only_memory_and_holes_are_distinguished() {
     let hole = why(3 * PAGE, Access::READ);
     assert!(hole.contains(&format!("nothing is mapped at {:#x}", base + 2 * PAGE)), "{hole}");
     drop(Registration::new(&gpu, span(base, 2 * PAGE), Access::READ).expect("for reading"));
+}
+
+#[test]
+fn the_driver_is_loaded_and_initialised_when_it_is_asked_for() {
+    let name = "cuda_driver::the_driver_is_loaded_and_initialised_when_it_is_asked_for";
+    if with_driver(name, &[]).is_none() {
+        return;
+    }
+    let is_loaded = || fs::read_to_string("/proc/self/maps").expect("readable").contains("libcuda");
+    // A cache, and a device that is no GPU.
+    let mlock = Arc::new(hostbuf::register::Mlock::new());
+    let budget = hostbuf::register::Budget::new(1);
+    RegistrationCache::new(mlock, budget, MonitorMode::Explicit).expect("with room");
+    assert!(!is_loaded());
+    let driver = Driver::load().expect("the fake driver");
+    assert!(is_loaded());
+    assert_eq!(driver.version(), Ok((13, 0)));
+    let error = driver.gpu_count().expect_err("it is not initialised").to_string();
+    assert!(error.contains("cuDeviceGetCount returned CUDA_ERROR_NOT_INITIALIZED (3)"), "{error}");
+    assert_eq!(Driver::find().and_then(Driver::gpu_count), Ok(1));
 }
 
 /// Runs the tests that need a GPU and that the fake driver supports.
