@@ -163,13 +163,20 @@ fn copies_and_shared_memory_work_as_on_a_gpu() {
         return;
     }
     let outcome = Command::new(std::env::current_exe().expect("this"))
-        .args(["--ignored", "--nocapture", "--test-threads=1", "gpu::streams::", "gpu::shared_memory::"])
+        .args([
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+            "gpu::streams::",
+            "gpu::shared_memory::",
+            "gpu::legacy_handles::",
+        ])
         .output()
         .expect("it starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&outcome.stdout), text(&outcome.stderr));
     assert!(outcome.status.success(), "{out}{err}");
-    assert!(out.contains(" 5 passed"), "{out}");
+    assert!(out.contains(" 6 passed"), "{out}");
 }
 
 #[test]

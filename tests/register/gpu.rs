@@ -5,6 +5,7 @@
 mod before_main;
 mod copies;
 mod figures;
+mod legacy_handles;
 mod shared_memory;
 mod streams;
 mod topology;
