@@ -17,6 +17,8 @@ pub struct Mapped<'a> {
     pub writable: bool,
     /// True if the mapping is private (MAP_PRIVATE).
     pub private: bool,
+    /// The offset of the first byte in the file, in bytes.
+    pub offset: u64,
     /// The major and the minor number of the file's device, zeros for anonymous memory.
     pub device: (u32, u32),
     /// The inode number of the file, 0 for anonymous memory.
@@ -83,9 +85,11 @@ fn parse_line(line: &[u8]) -> Option<Mapped<'_>> {
         let length = rest.iter().position(|&b| b == b' ').unwrap_or(rest.len());
         (*field, rest) = rest.split_at(length);
     }
-    let [permissions, _, device, inode] = fields;
+    let [permissions, offset, device, inode] = fields;
     let may = |at: usize, flag: u8| permissions.get(at) == Some(&flag);
     let (readable, writable, private) = (may(0, b'r'), may(1, b'w'), may(3, b'p'));
+    let (offset, _) = hex(offset)?;
+    let offset = offset as u64;
     // Hexadecimal: `major:minor`.
     let (major, minor) = hex(device)?;
     let (minor, _) = hex(minor.strip_prefix(b":")?)?;
@@ -95,7 +99,7 @@ fn parse_line(line: &[u8]) -> Option<Mapped<'_>> {
         inode.iter().fold(0usize, |n, &b| n.wrapping_mul(10).wrapping_add(usize::from(b.wrapping_sub(b'0'))));
     let path = rest.trim_ascii();
     let path = &path[..path.len().min(PATH_MAX)];
-    Some(Mapped { start, end, readable, writable, private, device, inode, path })
+    Some(Mapped { start, end, readable, writable, private, offset, device, inode, path })
 }
 
 /// Calls `each` for every mapping of this process in ascending order, until `each` returns false.
@@ -226,15 +230,15 @@ mod tests {
             let mut seen = Vec::new();
             for piece in text.chunks(cut) {
                 assert!(parser.feed(piece, &mut |m| {
-                    seen.push((m.start, m.end, m.device, m.inode, m.path.to_vec()));
+                    seen.push((m.start, m.end, m.offset, m.device, m.inode, m.path.to_vec()));
                     true
                 }));
             }
             assert_eq!(
                 seen,
                 [
-                    (0x40_0000, 0x40_b000, (0xfd, 0x1a), 1234, b"/bin/a b".to_vec()),
-                    (0x7f00, 0x7fff, (0, 0), 0, Vec::new())
+                    (0x40_0000, 0x40_b000, 0x1000, (0xfd, 0x1a), 1234, b"/bin/a b".to_vec()),
+                    (0x7f00, 0x7fff, 0, (0, 0), 0, Vec::new())
                 ],
                 "cut {cut}"
             );
