@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "calls unshare and takes over descriptors")]
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::{fs, io};
 
@@ -73,6 +73,21 @@ pub fn unshare() -> io::Result<()> {
     match unsafe { libc::unshare(libc::CLONE_FILES) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Duplicates a descriptor of the calling thread's table, with the flag close-on-exec.
+///
+/// The number may belong to another file by now: the caller checks which file the duplicate is.
+///
+/// # Errors
+/// As `fcntl(2)` with F_DUPFD_CLOEXEC: `EBADF` if the number is free, `EMFILE`.
+pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: a new descriptor for whatever file has this number; nothing is closed.
+    match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the call has returned a new descriptor, which nobody else owns.
+        own => Ok(unsafe { OwnedFd::from_raw_fd(own) }),
     }
 }
 

@@ -8,6 +8,7 @@ mod header;
 mod hold;
 mod latency;
 mod name_hash;
+pub mod adopt;
 mod pool_id;
 mod segment;
 mod socket_name;
