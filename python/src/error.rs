@@ -8,9 +8,13 @@ use pyo3::sync::PyOnceLock;
 /// by the error's kind.
 pub fn raised(py: Python<'_>, error: impl Into<Error>) -> PyErr {
     let error = error.into();
+    raised_as(py, error.kind(), &error.to_string())
+}
+
+/// Returns the exception for the kind and the message of an error.
+pub fn raised_as(py: Python<'_>, kind: &str, message: &str) -> PyErr {
     static OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let made =
-        OF.import(py, "hostbuf._error", "of").and_then(|of| of.call1((error.kind(), error.to_string())));
+    let made = OF.import(py, "hostbuf._error", "of").and_then(|of| of.call1((kind, message)));
     made.map_or_else(|failed| failed, PyErr::from_value)
 }
 

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod comm;
+mod dma;
 mod error;
 mod fill;
 mod handle;
@@ -26,6 +27,7 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Memory", memory::type_of(module.py())?)?;
     module.add_class::<handle::BufferHandle>()?;
     module.add_class::<fill::Arena>()?;
+    module.add_class::<dma::AdoptedMemory>()?;
     module.add_class::<register::Device>()?;
     module.add_class::<register::Registration>()?;
     module.add_class::<register::Cache>()?;
@@ -39,6 +41,7 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(fill::root, module)?)?;
     module.add_function(wrap_pyfunction!(memory::close, module)?)?;
     module.add_function(wrap_pyfunction!(memory::span_of, module)?)?;
+    module.add_function(wrap_pyfunction!(dma::adopt_memory, module)?)?;
     module.add_function(wrap_pyfunction!(register::probe, module)?)?;
     module.add_function(wrap_pyfunction!(register::monitor, module)?)
 }

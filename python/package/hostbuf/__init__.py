@@ -31,6 +31,7 @@ from ._buffer import (
     launched,
     stat,
 )
+from ._dma import Dma, dma
 from ._error import (
     AttachError,
     CopyWarning,
@@ -51,6 +52,7 @@ __all__ = [
     "Cache",
     "CopyWarning",
     "Device",
+    "Dma",
     "Error",
     "FullError",
     "Info",
@@ -68,6 +70,7 @@ __all__ = [
     "__version__",
     "allocate",
     "attach",
+    "dma",
     "launched",
     "register",
     "stat",

@@ -1,0 +1,92 @@
+"""Objects that are kept until an operation of a GPU is complete."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+# The longest time, in seconds, between the completion of an operation and the release.
+_PAUSE = 0.001
+
+
+def completion_of(stream: Any) -> Callable[[], bool]:
+    """Returns a function that returns whether the work that was queued in a stream before this call
+    is complete.
+
+    Args:
+        stream: a stream of PyTorch or CuPy, or an event that was recorded in one.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if callable(getattr(stream, "record_event", None)):  # torch.cuda.Stream
+        return completion_of(stream.record_event())
+    if callable(getattr(stream, "record", None)) and callable(getattr(stream, "wait_event", None)):  # cupy.cuda.Stream
+        return completion_of(stream.record())
+    if callable(getattr(stream, "query", None)):  # torch.cuda.Event
+        query: Callable[[], bool] = stream.query
+        return query
+    if hasattr(stream, "done"):  # cupy.cuda.Event
+        return lambda: bool(stream.done)
+    raise TypeError(f"expected a stream or an event of PyTorch or CuPy, not {type(stream).__name__}")
+
+
+class _Releases:
+    """The pending releases, and the thread that ends them."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.added: list[tuple[Callable[[], bool], Callable[[], None]]] = []
+        self.started = False
+
+    def add(self, is_complete: Callable[[], bool], release: Callable[[], None]) -> None:
+        with self.changed:
+            if not self.started:
+                threading.Thread(target=self.run, name="hostbuf-release", daemon=True).start()
+                self.started = True
+            self.added.append((is_complete, release))
+            self.changed.notify()
+
+    def run(self) -> None:
+        pending: list[tuple[Callable[[], bool], Callable[[], None]]] = []
+        while True:
+            with self.changed:
+                if not self.added:
+                    self.changed.wait(_PAUSE if pending else None)
+                pending += self.added
+                self.added.clear()
+            pending = [one for one in pending if not _ended(*one)]
+
+
+def _ended(is_complete: Callable[[], bool], release: Callable[[], None]) -> bool:
+    """Releases what is complete. A device that has failed executes nothing more."""
+    try:
+        if not is_complete():
+            return False
+    except Exception:
+        logging.getLogger("hostbuf").exception("an operation on adopted memory has failed")
+    release()
+    return True
+
+
+_releases = _Releases()
+# The releases of a parent stay alive in a child: ending a CUDA event there is an error.
+_inherited: list[_Releases] = []
+
+
+def _in_child() -> None:
+    global _releases
+    _inherited.append(_releases)
+    _releases = _Releases()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def release_after(stream: Any, release: Callable[[], None]) -> None:
+    """Calls ``release`` in a thread once the work queued in a stream is complete. The first call
+    starts the thread."""
+    _releases.add(completion_of(stream), release)
