@@ -3,7 +3,7 @@
 use std::fmt;
 
 use hostbuf_os::Bytes;
-use hostbuf_register::Span;
+use hostbuf_register::{InvalidSpan, Span};
 
 /// The reason why memory was not adopted. The message of each variant names the remedy; a copy of
 /// the bytes into registered memory always works.
@@ -189,6 +189,12 @@ impl From<hostbuf_register::Error> for AdoptError {
             hostbuf_register::Error::Forked => AdoptError::Forked,
             other => AdoptError::Registration(other),
         }
+    }
+}
+
+impl From<InvalidSpan> for AdoptError {
+    fn from(invalid: InvalidSpan) -> AdoptError {
+        AdoptError::Invalid(invalid.to_string())
     }
 }
 

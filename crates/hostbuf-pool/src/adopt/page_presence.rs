@@ -11,8 +11,8 @@ const ENTRY: usize = 8;
 /// The bit of a page that is in memory and mapped.
 const PRESENT: u8 = 0x80;
 
-/// Returns whether all pages of `span`, which begins at a page, are mapped. `step` is the distance
-/// in bytes at which the entries are read: the size of a page of the file.
+/// Returns whether all pages of `span`, which begins and ends at a page, are mapped. `step` is the
+/// distance in bytes at which the entries are read: the size of a page of the file.
 ///
 /// When a file is truncated, or a hole is punched in it, the kernel removes the pages from all
 /// mappings. They stay away from a mapping that nothing accesses, even if the file has new pages.

@@ -66,6 +66,6 @@ fn known(name: &str) -> Option<Arc<Adopter<Device>>> {
 /// # Errors
 /// As [`process_adopter`] and [`Adopter::adopt`].
 pub fn adopt(address: *const u8, length: usize) -> Result<Adopted<Device>, AdoptError> {
-    let span = Span::new(address as usize, length).map_err(|error| AdoptError::Invalid(error.to_string()))?;
+    let span = Span::new(address as usize, length)?;
     process_adopter(&"cuda".parse()?)?.adopt(span, Access::READ)
 }

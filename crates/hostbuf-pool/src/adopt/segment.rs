@@ -137,23 +137,29 @@ impl<R: Registrar> AdoptedSegment<R> {
         if range.end() > self.span().len() as u64 {
             return Ok(false);
         }
-        let page = self.file.page() as usize;
-        if self.file.is_huge() {
-            // A hole in a file of huge pages does not change its time. There are few pages to ask.
-            let start = range.offset as usize / page * page;
-            let shown = Span::new(self.span().start() + start, range.end() as usize - start);
-            return Ok(shown.is_ok_and(|shown| all_present(shown, page).unwrap_or(false)));
-        }
-        if *self.verified.lock().ignore_poison() == Some(state.changed) {
+        // A hole in a file of huge pages does not change its time.
+        let is_huge = self.file.is_huge();
+        if !is_huge && *self.verified.lock().ignore_poison() == Some(state.changed) {
             return Ok(true);
         }
-        // The file has changed in any way, or may have changed since without a later time. Page
-        // faults of writers change the time as well, so the pages themselves are asked.
-        let present = all_present(self.span(), page).unwrap_or(false);
-        if present {
-            *self.verified.lock().ignore_poison() = settled(state);
+        // The file has changed in some way. Page faults of writers change the time as well, so the
+        // pages themselves are asked: those of the range while the file goes on changing, and then
+        // all of them once.
+        let page = self.file.page() as usize;
+        let settled = settled(state).filter(|_| !is_huge);
+        let asked = if settled.is_some() { self.span() } else { self.pages_of(range, page) };
+        let present = all_present(asked, page).unwrap_or(false);
+        if present && settled.is_some() {
+            *self.verified.lock().ignore_poison() = settled;
         }
         Ok(present)
+    }
+
+    /// Returns the pages of `range` in hostbuf's mapping.
+    fn pages_of(&self, range: &FileRange, page: usize) -> Span {
+        let start = self.span().start() + range.offset as usize;
+        // The mapping begins at a page of the file.
+        Span::new(start, range.span.len()).map_or(self.span(), |shown| shown.pages(page))
     }
 }
 
