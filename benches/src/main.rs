@@ -5,6 +5,7 @@
 //! The benchmarks use MPI windows through rsmpi's foreign functions, since rsmpi has no other
 //! interface to them. They access shared memory through raw pointers, as the measured programs do.
 
+mod adopt;
 mod agreement;
 mod allocate;
 mod attach;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         ["lazy", hostbuf, program, ranks, repeats] => {
             lazy::compare(hostbuf, program, number(ranks), number(repeats))
         }
+        ["adopt", repeats, calls] => adopt::compare(number(repeats), number(calls)),
         ["attach", hostbuf, rounds, children] => attach::compare(hostbuf, number(rounds), number(children)),
         ["purger", pairs, repeats] => {
             purger::measure(number(pairs)).and_then(|()| purger::first_miss(number(repeats)))
