@@ -163,7 +163,16 @@ impl fmt::Display for AdoptError {
                      use hold {held}; release adopted arrays, or raise HOSTBUF_ADOPT_BYTES"
                 )
             }
-            AdoptError::Registration(error) => error.fmt(f),
+            AdoptError::Registration(error) => {
+                error.fmt(f)?;
+                match error {
+                    hostbuf_register::Error::Registration { access, .. } if !access.writes() => write!(
+                        f,
+                        ". For adopted memory: {COPY}, or adopt it for writing if only read-only memory is refused"
+                    ),
+                    _ => Ok(()),
+                }
+            }
             AdoptError::Os(error) => error.fmt(f),
             AdoptError::Invalid(what) => f.write_str(what),
             AdoptError::Forked => f.write_str(
