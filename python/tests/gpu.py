@@ -5,6 +5,7 @@ import statistics
 import sys
 import time
 import unittest
+from multiprocessing.shared_memory import SharedMemory
 
 import hostbuf
 import numpy as np
@@ -70,6 +71,31 @@ class Gpu(unittest.TestCase):
         with hostbuf.register(self.buffer, "cuda"):
             there = torch.from_dlpack(cupy.asarray(table["x"])) if cupy else torch.tensor(table["x"]).cuda()
             self.assertEqual(float(there.double().sum()), float(table["x"].sum(dtype="f8")))
+
+    def test_an_array_in_shared_memory_has_a_device_address(self) -> None:
+        shared = SharedMemory(create=True, size=16 * MIB)
+        try:
+            frame = np.ndarray((1080, 1920, 4), "u1", shared.buf)
+            frame[:] = np.arange(frame.size, dtype="u4").astype("u1").reshape(frame.shape)
+            with hostbuf.dma(frame) as adopted:
+                self.assertTrue(adopted.direct, adopted.why)
+                if cupy:
+                    self.assertTrue(np.array_equal(cupy.asnumpy(cupy.asarray(adopted).copy()), frame))
+                if torch:
+                    there = torch.as_tensor(adopted, device="cuda").clone()
+                    self.assertTrue(np.array_equal(there.cpu().numpy(), frame))
+                    adopted.release_after(torch.cuda.current_stream())
+            del frame
+        finally:
+            # The thread releases the array soon after its stream is done.
+            end = time.monotonic() + 10
+            while time.monotonic() < end:
+                try:
+                    shared.close()
+                    break
+                except BufferError:
+                    time.sleep(0.01)
+            shared.unlink()
 
     @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_the_cache(self) -> None:

@@ -2,6 +2,7 @@
 //! libhostbuf, the interfaces in one process, the pages in docs, and the contents of an
 //! installation.
 
+mod adopted_arrays;
 mod copies;
 mod examples;
 mod guides;

@@ -23,7 +23,7 @@ pub fn python() -> Option<PathBuf> {
 
 /// Starts Python in development mode with warnings as errors, outside of the repository's own
 /// folders.
-fn strict(python: &Path) -> Command {
+pub fn strict(python: &Path) -> Command {
     let mut command = Command::new(python);
     command.args(["-X", "dev", "-W", "error"]).current_dir(root().join("python/tests"));
     command

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "the GPU driver is called by foreign functions")]
 
+mod adopted_frames;
 mod before_main;
 mod copies;
 mod figures;
