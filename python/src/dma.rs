@@ -29,6 +29,11 @@ impl AdoptedMemory {
         }
     }
 
+    /// Returns the address of the first byte in hostbuf's mapping, or `None` if the hold is closed.
+    fn host_address(&self) -> Option<usize> {
+        self.held.lock().ignore_poison().as_ref().map(|held| held.host_span().start())
+    }
+
     /// Ends the hold. Ending it again does nothing.
     fn close(&self, py: Python<'_>) {
         let held = self.held.lock().ignore_poison().take();

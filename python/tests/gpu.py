@@ -82,8 +82,11 @@ class Gpu(unittest.TestCase):
                 if cupy:
                     self.assertTrue(np.array_equal(cupy.asnumpy(cupy.asarray(adopted).copy()), frame))
                 if torch:
-                    there = torch.as_tensor(adopted, device="cuda").clone()
+                    pinned = torch.as_tensor(np.asarray(adopted))
+                    self.assertTrue(pinned.is_pinned())
+                    there = pinned.to("cuda", non_blocking=True)
                     self.assertTrue(np.array_equal(there.cpu().numpy(), frame))
+                    del pinned
                     adopted.release_after(torch.cuda.current_stream())
             del frame
         finally:

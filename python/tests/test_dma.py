@@ -81,7 +81,11 @@ class Adopting(unittest.TestCase):
             self.assertEqual(frame.nbytes, 4096)
             self.assertNotEqual(frame.address, numbers.ctypes.data)
             self.assertEqual(ctypes.string_at(frame.address, 4096), numbers.tobytes())
+            seen = np.asarray(frame)
+            self.assertEqual((seen.ctypes.data, seen.flags.writeable), (frame.address, False))
+            self.assertTrue(np.array_equal(seen, numbers))
             numbers[3, 3] = -7  # as the producer would write it
+            self.assertEqual(seen[3, 3], -7)
             self.assertEqual(ctypes.string_at(frame.address, 4096), numbers.tobytes())
             # All of the file is locked, once.
             self.assertEqual(locked(), before + SIZE)
@@ -100,6 +104,7 @@ class Adopting(unittest.TestCase):
             with hostbuf.dma(one, "mlock") as frame:
                 first = ctypes.c_uint16.from_address(frame.address).value
                 self.assertEqual(first, one.flat[0])
+                self.assertTrue(np.array_equal(np.asarray(frame), one))
                 low, high = np.lib.array_utils.byte_bounds(one) if hasattr(np.lib, "array_utils") else np.byte_bounds(one)
                 self.assertEqual(frame.nbytes, high - low)
 
@@ -189,6 +194,7 @@ class Adopting(unittest.TestCase):
             self.assertFalse(frame.direct)
             self.assertRegex(frame.why, "private memory of this process.*copy the bytes")
             self.assertIn("copy: ", repr(frame))
+            self.assertTrue(np.array_equal(np.asarray(frame), np.zeros(10)))
             with self.assertRaisesRegex(ValueError, "no device address.*private"):
                 frame.address
         if not hostbuf.Device.probe("cuda")[0]:

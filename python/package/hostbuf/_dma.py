@@ -65,6 +65,18 @@ class Dma:
         # Libraries expect AttributeError from objects without the interface.
         if not self.direct or not self.device.startswith("cuda"):
             raise AttributeError(self.why or f"{self.device} is no GPU")
+        return {**self._interface(self.address), "stream": None}
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """Returns the array for numpy: a view of pinned memory if it is direct, which a copy to the
+        GPU reads at full speed, otherwise a view of the array itself. It is valid until this is
+        released."""
+        memory = self._open()
+        host = self._native.host_address() if self._native else None
+        return self._interface((host or memory.start) + memory.first)
+
+    def _interface(self, address: int) -> dict[str, Any]:
         memory = self._open()
         if memory.typestr is None:
             raise AttributeError("the interface has no name for the type of the elements")
@@ -72,9 +84,8 @@ class Dma:
             "version": 3,
             "shape": memory.shape,
             "typestr": memory.typestr,
-            "data": (self.address, not self._writable),
+            "data": (address, not self._writable),
             "strides": memory.strides,
-            "stream": None,
         }
 
     def release_after(self, stream: Any) -> None:
