@@ -156,11 +156,11 @@ impl fmt::Display for AdoptError {
             AdoptError::Budget { span, requested, budget, held, segments } => {
                 let bytes = |n: &usize| Bytes(*n as u64);
                 let (requested, budget, held) = (bytes(requested), bytes(budget), bytes(held));
-                let files = if *segments == 1 { "file" } else { "files" };
+                let files = if *segments == 1 { "file in use holds" } else { "files in use hold" };
                 write!(
                     f,
-                    "{span} cannot be adopted: its file needs {requested} of a budget of {budget}, of which {segments} {files} in \
-                     use hold {held}; release adopted arrays, or raise HOSTBUF_ADOPT_BYTES"
+                    "{span} cannot be adopted: its file needs {requested} of a budget of {budget}, of which {segments} {files} {held}; \
+                     release adopted arrays, or raise HOSTBUF_ADOPT_BYTES"
                 )
             }
             AdoptError::Registration(error) => {
