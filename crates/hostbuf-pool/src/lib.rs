@@ -1,5 +1,6 @@
 //! Memory blocks shared between the processes of a host.
 
+pub mod adopt;
 mod broker;
 mod client;
 mod clock;
@@ -8,7 +9,6 @@ mod header;
 mod hold;
 mod latency;
 mod name_hash;
-pub mod adopt;
 mod pool_id;
 mod segment;
 mod socket_name;

@@ -23,8 +23,8 @@ pub(super) struct PoolConnection {
     held: Mutex<HeldSegments>,
     /// The lock of a thread that attaches a segment, so that no other one attaches it too.
     pub(super) attaching: Mutex<()>,
-    /// The lock of threads that get a segment from a broker. What this client has is handed to the
-    /// next broker when no thread has it.
+    /// The lock of threads that get a segment from a broker. The segments are handed to the next
+    /// broker while no thread has it.
     pub(super) changing: RwLock<()>,
     /// The event that ends the service thread.
     pub(super) stop: SpaceEvent,

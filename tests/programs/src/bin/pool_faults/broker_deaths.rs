@@ -4,17 +4,18 @@ use std::time::{Duration, Instant};
 
 use hostbuf_pool::{Pool, Producer, ProducerOptions};
 
+use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
-use crate::random::Random;
+use crate::random::RandomInstants;
+use crate::stamps;
 use crate::test_broker::{BrokerProcess, status};
-use crate::{Failure, stamps};
 
 const BLOCKS: u32 = 8;
 const BLOCK_BYTES: u64 = 16 << 10;
 const LIMIT: u64 = 16 << 20;
 const LIFE: Duration = Duration::from_millis(2);
 
-fn make(pool: &Pool) -> Result<Producer, Failure> {
+fn make(pool: &Pool) -> Result<Producer, BrokenPromise> {
     pool.producer(&ProducerOptions::new(BLOCK_BYTES, BLOCKS).retain(1)).map_err(|error| error.to_string())
 }
 
@@ -24,7 +25,7 @@ fn exchange(
     mut other: Option<&mut RoleProcess>,
     end: Instant,
     stamp: &mut u64,
-) -> Result<(), Failure> {
+) -> Result<(), BrokenPromise> {
     while Instant::now() < end {
         let block = producer.take_timeout(Duration::from_secs(10)).map_err(|error| error.to_string())?;
         *stamp += 1;
@@ -41,7 +42,7 @@ fn exchange(
 }
 
 /// Kills the broker in each round; with `all` also a reader and a producer at the same instant.
-pub(crate) fn kill(rounds: u32, mut random: Random, all: bool) -> Result<String, Failure> {
+pub(crate) fn kill(rounds: u32, mut random: RandomInstants, all: bool) -> Result<String, BrokenPromise> {
     let mut broker = BrokerProcess::start(LIMIT)?;
     let (camera, viewer) = (broker.connect("camera")?, broker.connect("viewer")?);
     let producer = make(&camera)?;

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::Failure;
+use crate::broken_promise::BrokenPromise;
 
 /// A process with a role, which ends with this object.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct RoleProcess {
 
 impl RoleProcess {
     /// Starts this program with a role.
-    pub(crate) fn start(role: &str, arguments: &[&str]) -> Result<RoleProcess, Failure> {
+    pub(crate) fn start(role: &str, arguments: &[&str]) -> Result<RoleProcess, BrokenPromise> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(own);
         command.arg("victim").arg(role).args(arguments);
@@ -29,7 +29,7 @@ impl RoleProcess {
     }
 
     /// Waits for the byte by which the process says that it has begun.
-    pub(crate) fn wait_ready(&mut self) -> Result<(), Failure> {
+    pub(crate) fn wait_ready(&mut self) -> Result<(), BrokenPromise> {
         self.output.read_exact(&mut [0]).map_err(|error| format!("a process has not begun: {error}"))
     }
 
@@ -50,7 +50,7 @@ impl RoleProcess {
     }
 
     /// Kills the process and waits for its end. A process that has failed before is a failure.
-    pub(crate) fn kill(&mut self) -> Result<(), Failure> {
+    pub(crate) fn kill(&mut self) -> Result<(), BrokenPromise> {
         self.signal(nix::sys::signal::Signal::SIGKILL);
         let status = self.child.wait().map_err(|error| error.to_string())?;
         match status.signal() {
@@ -68,7 +68,7 @@ impl Drop for RoleProcess {
 }
 
 /// Waits until `condition` holds, and returns the time that it took.
-pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) -> Result<Duration, Failure> {
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) -> Result<Duration, BrokenPromise> {
     const LIMIT: Duration = Duration::from_secs(30);
     let begun = Instant::now();
     while !condition() {

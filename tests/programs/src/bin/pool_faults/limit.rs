@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use crate::Failure;
+use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
 use crate::test_broker::{BrokerProcess, status};
 
@@ -11,7 +11,7 @@ const CLIENTS: usize = 16;
 const BLOCK_BYTES: u64 = 64 << 10;
 
 /// Lets clients ask at once in each round.
-pub(crate) fn ask_at_once(rounds: u32) -> Result<String, Failure> {
+pub(crate) fn ask_at_once(rounds: u32) -> Result<String, BrokenPromise> {
     // Two blocks, a table and a row.
     let each = 2 * BLOCK_BYTES + 2 * 8192;
     let fits = 5;

@@ -16,6 +16,7 @@
 //! Every page of every frame has a stamp, so a torn read is noticed. The program prints one line.
 //! Exit status: 0 if everything held, 1 if something did not, with the seed of the round.
 
+mod broken_promise;
 mod broker_deaths;
 mod child;
 mod limit;
@@ -28,10 +29,7 @@ mod victims;
 
 use std::process::ExitCode;
 
-use random::Random;
-
-/// A check that did not hold.
-type Failure = String;
+use random::RandomInstants;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -45,7 +43,7 @@ fn main() -> ExitCode {
         _ => return usage(),
     };
     let (Ok(rounds), Ok(seed)) = (rounds.parse::<u32>(), seed.parse::<u64>()) else { return usage() };
-    let random = Random::new(seed);
+    let random = RandomInstants::new(seed);
     let result = match kind {
         "reader" => reader_deaths::kill(rounds, random),
         "stopped-reader" => reader_deaths::stop(rounds, random),

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use hostbuf_pool::{AcquireError, Token};
 
+use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
-use crate::random::Random;
+use crate::random::RandomInstants;
+use crate::stamps;
 use crate::test_broker::{BrokerProcess, status};
-use crate::{Failure, stamps};
 
 const LIMIT: u64 = 1 << 20;
 /// The time in which a producer is killed after it has connected, so in about half of the rounds
@@ -16,7 +17,7 @@ const LIMIT: u64 = 1 << 20;
 const LIFE: Duration = Duration::from_millis(6);
 
 /// Kills a producer in each round.
-pub(crate) fn kill(rounds: u32, mut random: Random) -> Result<String, Failure> {
+pub(crate) fn kill(rounds: u32, mut random: RandomInstants) -> Result<String, BrokenPromise> {
     let broker = BrokerProcess::start(LIMIT)?;
     let pool = broker.connect("reader")?;
     let descriptors = broker.descriptors();

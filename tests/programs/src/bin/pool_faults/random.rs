@@ -1,14 +1,14 @@
-//! Random instants.
+//! RandomInstants instants.
 
 use std::time::Duration;
 
 /// A sequence of random numbers (xorshift64*), which a seed repeats.
 #[derive(Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct RandomInstants(u64);
 
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+impl RandomInstants {
+    pub(crate) fn new(seed: u64) -> RandomInstants {
+        RandomInstants(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// Returns a number below `end`.

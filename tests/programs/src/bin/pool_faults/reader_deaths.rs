@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use hostbuf_pool::{Block, Producer, ProducerOptions};
 use nix::sys::signal::Signal;
 
+use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
-use crate::random::Random;
+use crate::random::RandomInstants;
+use crate::stamps;
 use crate::test_broker::{BrokerProcess, status};
-use crate::{Failure, stamps};
 
 const BLOCKS: u32 = 8;
 const BLOCK_BYTES: u64 = 16 << 10;
@@ -27,17 +28,17 @@ fn feed(producer: &Producer, reader: &mut RoleProcess, end: Instant, stamp: &mut
 }
 
 /// Takes all blocks at once, and returns the time that it took.
-fn take_all(producer: &Producer) -> Result<Duration, Failure> {
+fn take_all(producer: &Producer) -> Result<Duration, BrokenPromise> {
     let begun = Instant::now();
     let take = |_| producer.take_timeout(Duration::from_secs(10)).map_err(|error| error.to_string());
-    // What is retained for readers stays, so only the other blocks are free.
+    // One block is retained for readers, so only the others are free.
     let blocks = (0..BLOCKS - 1).map(take).collect::<Result<Vec<Block>, _>>()?;
     drop(blocks);
     Ok(begun.elapsed())
 }
 
 /// Kills a reader in each round.
-pub(crate) fn kill(rounds: u32, mut random: Random) -> Result<String, Failure> {
+pub(crate) fn kill(rounds: u32, mut random: RandomInstants) -> Result<String, BrokenPromise> {
     let broker = BrokerProcess::start(LIMIT)?;
     let pool = broker.connect("producer")?;
     let options = ProducerOptions::new(BLOCK_BYTES, BLOCKS).retain(1).quota(BLOCKS);
@@ -62,7 +63,7 @@ pub(crate) fn kill(rounds: u32, mut random: Random) -> Result<String, Failure> {
 }
 
 /// Stops a reader in each round.
-pub(crate) fn stop(rounds: u32, mut random: Random) -> Result<String, Failure> {
+pub(crate) fn stop(rounds: u32, mut random: RandomInstants) -> Result<String, BrokenPromise> {
     const QUOTA: u32 = 3;
     let broker = BrokerProcess::start(LIMIT)?;
     let pool = broker.connect("producer")?;

@@ -2,7 +2,7 @@
 
 use hostbuf_pool::{ArrayLayout, Block, BlockRef, ElementType, Token};
 
-use crate::Failure;
+use crate::broken_promise::BrokenPromise;
 
 const PAGE: usize = 4096;
 
@@ -17,7 +17,7 @@ pub(crate) fn publish(mut block: Block, stamp: u64) -> Token {
 }
 
 /// Checks that all stamps of a frame are equal, and returns the stamp.
-pub(crate) fn check(block: &BlockRef) -> Result<u64, Failure> {
+pub(crate) fn check(block: &BlockRef) -> Result<u64, BrokenPromise> {
     let mut stamps = block.as_slice().chunks_exact(PAGE).flat_map(|page| {
         [&page[..8], &page[PAGE - 8..]].map(|bytes| u64::from_ne_bytes(bytes.try_into().expect("8 bytes")))
     });

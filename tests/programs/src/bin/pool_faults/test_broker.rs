@@ -2,7 +2,7 @@
 
 use hostbuf_pool::{Pool, PoolMode, PoolOptions};
 
-use crate::Failure;
+use crate::broken_promise::BrokenPromise;
 use crate::child::RoleProcess;
 
 /// The broker, in a process that ends with this object.
@@ -15,7 +15,7 @@ pub(crate) struct BrokerProcess {
 
 impl BrokerProcess {
     /// Starts a broker with a limit in bytes.
-    pub(crate) fn start(limit: u64) -> Result<BrokerProcess, Failure> {
+    pub(crate) fn start(limit: u64) -> Result<BrokerProcess, BrokenPromise> {
         let name = format!("hostbuf-pool-faults-{}", std::process::id());
         let limit = limit.to_string();
         let process = run(&name, &limit)?;
@@ -23,12 +23,12 @@ impl BrokerProcess {
     }
 
     /// Kills the broker.
-    pub(crate) fn kill(&mut self) -> Result<(), Failure> {
+    pub(crate) fn kill(&mut self) -> Result<(), BrokenPromise> {
         self.process.kill()
     }
 
     /// Starts the next broker.
-    pub(crate) fn start_again(&mut self) -> Result<(), Failure> {
+    pub(crate) fn start_again(&mut self) -> Result<(), BrokenPromise> {
         self.process = run(&self.name, &self.limit)?;
         Ok(())
     }
@@ -39,7 +39,7 @@ impl BrokerProcess {
     }
 
     /// Connects to the broker.
-    pub(crate) fn connect(&self, client: &str) -> Result<Pool, Failure> {
+    pub(crate) fn connect(&self, client: &str) -> Result<Pool, BrokenPromise> {
         connect(&self.name, client)
     }
 
@@ -49,20 +49,20 @@ impl BrokerProcess {
     }
 }
 
-fn run(name: &str, limit: &str) -> Result<RoleProcess, Failure> {
+fn run(name: &str, limit: &str) -> Result<RoleProcess, BrokenPromise> {
     let mut process = RoleProcess::start("broker", &[name, limit])?;
     process.wait_ready()?;
     Ok(process)
 }
 
 /// Connects to the broker at `name`.
-pub(crate) fn connect(name: &str, client: &str) -> Result<Pool, Failure> {
+pub(crate) fn connect(name: &str, client: &str) -> Result<Pool, BrokenPromise> {
     let options = PoolOptions::new(client).mode(PoolMode::Required).socket(name);
     Pool::connect(options).map_err(|error| error.to_string())
 }
 
 /// Returns the state of the pool.
-pub(crate) fn status(pool: &Pool) -> Result<serde_json::Value, Failure> {
+pub(crate) fn status(pool: &Pool) -> Result<serde_json::Value, BrokenPromise> {
     let text = pool.status().map_err(|error| error.to_string())?;
     serde_json::from_str(&text).map_err(|error| format!("{error} in {text}"))
 }

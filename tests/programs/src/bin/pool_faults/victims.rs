@@ -7,8 +7,9 @@ use std::time::Duration;
 use hostbuf_pool::{AcquireError, Broker, BrokerOptions, ProducerOptions, Token};
 use nix::sys::eventfd::EventFd;
 
+use crate::broken_promise::BrokenPromise;
+use crate::stamps;
 use crate::test_broker::connect;
-use crate::{Failure, stamps};
 
 /// The time for which the blocks of a producer that was killed stay readable.
 const LINGER: Duration = Duration::from_millis(20);
@@ -31,16 +32,16 @@ pub(crate) fn run(role: &str, arguments: &[&str]) -> ExitCode {
     }
 }
 
-fn text(error: impl std::fmt::Display) -> Failure {
+fn text(error: impl std::fmt::Display) -> BrokenPromise {
     error.to_string()
 }
 
-fn say_ready() -> Result<(), Failure> {
+fn say_ready() -> Result<(), BrokenPromise> {
     let mut output = std::io::stdout();
     output.write_all(b"r").and_then(|()| output.flush()).map_err(text)
 }
 
-fn broker(name: &str, limit: &str) -> Result<(), Failure> {
+fn broker(name: &str, limit: &str) -> Result<(), BrokenPromise> {
     let limit: u64 = limit.parse().map_err(text)?;
     let options = BrokerOptions::new().name(name).limit(limit).per_client(limit).linger(LINGER);
     let mut broker = Broker::open(&options).map_err(text)?;
@@ -52,7 +53,7 @@ fn broker(name: &str, limit: &str) -> Result<(), Failure> {
 }
 
 /// Reads tokens from its input, acquires their blocks, and holds some of them.
-fn reader(name: &str) -> Result<(), Failure> {
+fn reader(name: &str) -> Result<(), BrokenPromise> {
     let pool = connect(name, "victim")?;
     say_ready()?;
     let mut held = Vec::new();
@@ -73,7 +74,7 @@ fn reader(name: &str) -> Result<(), Failure> {
 }
 
 /// Makes a segment, and publishes frames whose tokens it writes to its output.
-fn producer(name: &str, blocks: &str, block_bytes: &str) -> Result<(), Failure> {
+fn producer(name: &str, blocks: &str, block_bytes: &str) -> Result<(), BrokenPromise> {
     let (blocks, block_bytes) = (blocks.parse().map_err(text)?, block_bytes.parse().map_err(text)?);
     let pool = connect(name, "victim")?;
     say_ready()?;
@@ -87,7 +88,7 @@ fn producer(name: &str, blocks: &str, block_bytes: &str) -> Result<(), Failure> 
 }
 
 /// Asks for a segment when its input says so, and writes whether it has got it.
-fn asker(name: &str, block_bytes: &str) -> Result<(), Failure> {
+fn asker(name: &str, block_bytes: &str) -> Result<(), BrokenPromise> {
     let pool = connect(name, "asker")?;
     let block_bytes = block_bytes.parse().map_err(text)?;
     say_ready()?;
