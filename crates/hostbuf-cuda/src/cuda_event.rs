@@ -45,6 +45,16 @@ impl CudaEvent {
         CudaEvent::create(context, EventKind::Plain, Flags::CU_EVENT_DISABLE_TIMING as u32)
     }
 
+    /// Makes an event that is complete when the GPU has completed all work that `stream` has now.
+    ///
+    /// # Errors
+    /// [`CudaError`] as [`new`](CudaEvent::new) and [`record`](CudaEvent::record).
+    pub fn after(stream: &BorrowedStream) -> Result<CudaEvent, CudaError> {
+        let event = CudaEvent::new(stream.context())?;
+        event.record(stream)?;
+        Ok(event)
+    }
+
     /// Makes an event that records the time, for [`elapsed_since`](CudaEvent::elapsed_since).
     ///
     /// # Errors

@@ -4,12 +4,16 @@ pub mod adopt;
 mod broker;
 mod client;
 mod clock;
+#[cfg(feature = "cuda")]
+mod cuda_completion;
+mod dma;
 mod error;
 mod header;
 mod hold;
 mod latency;
 mod name_hash;
 mod pool_id;
+mod releases;
 mod segment;
 mod socket_name;
 mod token;
@@ -20,8 +24,10 @@ pub use client::{
     AcquireError, Block, BlockRef, Pool, PoolKind, PoolMode, PoolOptions, Producer, ProducerOptions,
     PublishError, TakeError,
 };
+pub use dma::{CopyReason, DmaPath};
 pub use error::{BrokerRefusal, InvalidGeometry, PoolError};
 pub use header::{ArrayLayout, BlockHeader, ElementType, InvalidHeader, InvalidLayout};
 pub use latency::{LatencyHistogram, LatencySnapshot};
 pub use pool_id::PoolId;
+pub use releases::Completion;
 pub use token::{InvalidToken, Token};

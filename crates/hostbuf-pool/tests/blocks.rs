@@ -1,13 +1,13 @@
 //! Blocks between clients of one broker, which runs in a thread of the test.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use hostbuf_pool::{
-    AcquireError, ArrayLayout, Broker, BrokerOptions, BrokerRefusal, ElementType, Pool, PoolError, PoolKind,
-    PoolMode, PoolOptions, ProducerOptions, TakeError, Token,
+    AcquireError, ArrayLayout, Broker, BrokerOptions, BrokerRefusal, DmaPath, ElementType, Pool, PoolError,
+    PoolKind, PoolMode, PoolOptions, ProducerOptions, TakeError, Token,
 };
 use nix::sys::eventfd::EventFd;
 
@@ -263,4 +263,49 @@ fn a_new_broker_takes_over_what_clients_have() {
     eventually("the old segment is orphaned", || status(&fresh)["segments"][0]["producer"].is_null());
     let producer = fresh.producer(&ProducerOptions::new(4096, 4)).unwrap();
     publish(&producer, 3);
+}
+
+/// A completion that a test decides.
+struct Told(Arc<AtomicBool>);
+
+impl hostbuf_pool::Completion for Told {
+    fn is_complete(&self) -> std::io::Result<bool> {
+        Ok(self.0.load(Ordering::Acquire))
+    }
+
+    fn wait(&self) -> std::io::Result<()> {
+        unreachable!("there is a thread for releases")
+    }
+}
+
+#[test]
+fn a_device_reads_a_held_block_until_its_operation_has_completed() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let (camera, viewer) = (broker.connect("camera"), broker.connect("viewer"));
+    let producer = camera.producer(&ProducerOptions::new(8192, 2).retain(1)).unwrap();
+    let device = "mlock".parse().unwrap();
+    for stamp in 1..=20 {
+        let block = viewer.acquire(&publish(&producer, stamp)).unwrap();
+        let DmaPath::Direct(address) = block.dma(&device) else { panic!("mlock registers") };
+        // Locked memory has the addresses of the process.
+        assert_eq!(address, block.as_ptr() as u64);
+        let is_done = Arc::new(AtomicBool::new(false));
+        block.release_after(Told(is_done.clone()));
+        // The next frame retires this one, which the device still reads.
+        publish(&producer, stamp + 100);
+        assert!(producer.try_take().unwrap().is_none(), "a block that a device reads was taken");
+        is_done.store(true, Ordering::Release);
+        drop(producer.take_timeout(Duration::from_secs(10)).expect("the device has finished"));
+    }
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_a_reason_to_copy() {
+    let pool = Pool::connect(PoolOptions::new("alone").mode(PoolMode::Private)).unwrap();
+    let producer = pool.producer(&ProducerOptions::new(4096, 2)).unwrap();
+    let block = pool.acquire(&publish(&producer, 1)).unwrap();
+    let path = block.dma(&"cuda:4095".parse().unwrap());
+    let DmaPath::Copy(why) = path else { panic!("there is no such GPU") };
+    assert!(why.to_string().starts_with("the device cannot be used: "), "{why}");
+    assert_eq!(block.as_slice()[0], 1);
 }

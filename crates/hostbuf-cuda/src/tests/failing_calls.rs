@@ -14,6 +14,7 @@ fn everything(driver: Driver) -> Result<(), CudaError> {
     let context = CudaContext::retain(&gpu)?;
     let (stream, event) = (CudaStream::new(&context)?, CudaEvent::interprocess(&context)?);
     event.record(&stream)?;
+    let _after = CudaEvent::after(&stream)?;
     let imported = CudaEvent::import(&context, event.export()?)?;
     stream.wait(&imported)?;
     let (_device, _host) = (DeviceMemory::new(&context, 64)?, PageLockedMemory::new(&context, 64)?);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use hostbuf_register::{Access, Device, Registrar, Span};
 
 use super::file_range::FileRange;
-use super::releases::{self, Completion};
 use super::segment::AdoptedSegment;
+use crate::releases::{self, Completion};
 
 /// An array in adopted memory. Its bytes stay registered until this is dropped.
 ///

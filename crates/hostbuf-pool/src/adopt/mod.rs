@@ -63,16 +63,15 @@ mod memory_file;
 mod options;
 mod page_presence;
 mod process_adopter;
-mod releases;
 mod second_mapping;
 mod segment;
 mod segment_table;
 #[cfg(test)]
 mod tests;
 
+pub use crate::releases::Completion;
 pub use adopted::Adopted;
 pub use adopter::Adopter;
 pub use error::AdoptError;
 pub use options::AdoptOptions;
 pub use process_adopter::{adopt, process_adopter};
-pub use releases::Completion;

@@ -10,10 +10,13 @@ use std::sync::{Arc, Weak};
 use hostbuf_memory::Seals;
 use hostbuf_memory::memfd;
 use hostbuf_os::FrameSocket;
+use hostbuf_register::DeviceName;
 
 use super::acquire_error::AcquireError;
 use super::broker_link::{BrokerLink, send, unexpected};
+use super::segment_registrations::SegmentRegistrations;
 use crate::clock::monotonic_ns;
+use crate::dma::{CopyReason, DmaPath};
 use crate::error::PoolError;
 use crate::header::BlockHeader;
 use crate::hold::HoldRefused;
@@ -33,7 +36,8 @@ pub(super) struct AttachedSegment {
 struct AttachedParts {
     terms: SegmentTerms,
     row_number: u32,
-    data: DataView,
+    registrations: SegmentRegistrations,
+    data: Arc<DataView>,
     table: TableView,
     row: RowView,
     space: SpaceEvent,
@@ -69,7 +73,8 @@ impl AttachedSegment {
         let parts = AttachedParts {
             terms,
             row_number,
-            data: DataView::map(data_file.as_fd(), geometry, ViewAccess::Read)?,
+            registrations: SegmentRegistrations::default(),
+            data: Arc::new(DataView::map(data_file.as_fd(), geometry, ViewAccess::Read)?),
             table: TableView::map(table_file.as_fd(), geometry, ViewAccess::Read)?,
             row: RowView::map(row_file.as_fd(), geometry, ViewAccess::Write)?,
             space: SpaceEvent::from_fd(space).map_err(PoolError::os("checking the event descriptor"))?,
@@ -155,6 +160,18 @@ impl AttachedSegment {
     /// Returns whether this process has the mappings: a forked child has not.
     pub(super) fn is_mapped(&self) -> bool {
         self.parts.data.is_mapped()
+    }
+
+    /// Returns the way in which a device reads a block that this process holds.
+    pub(super) fn dma(&self, block: u32, device: &DeviceName) -> DmaPath {
+        if !self.is_mapped() {
+            return DmaPath::Copy(CopyReason::Forked);
+        }
+        let offset = self.parts.terms.geometry.block_offset(block);
+        match self.parts.registrations.address(device, &self.parts.data, offset) {
+            Ok(address) => DmaPath::Direct(address),
+            Err(why) => DmaPath::Copy(why),
+        }
     }
 
     fn count(&self, block: u32) -> Result<(), AcquireError> {

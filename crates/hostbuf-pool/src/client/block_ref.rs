@@ -4,8 +4,12 @@
 
 use std::ptr::NonNull;
 
+use hostbuf_register::DeviceName;
+
 use super::attached_segment::SharedSegment;
+use crate::dma::DmaPath;
 use crate::header::{ArrayLayout, BlockHeader};
+use crate::releases::{self, Completion};
 
 /// A reader's hold on a published block. The producer does not reuse the block while it exists.
 ///
@@ -63,6 +67,22 @@ impl BlockRef {
         // SAFETY: the bytes are mapped, and stay so while the segment lives. Its producer writes to
         // the block when no reader holds it.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+}
+
+impl BlockRef {
+    /// Returns the way in which a device reads the content. The first call for a segment registers
+    /// all of its blocks with the device, and the first call of all opens the device: before it, no
+    /// driver is loaded.
+    #[must_use]
+    pub fn dma(&self, device: &DeviceName) -> DmaPath {
+        self.segment.dma(self.block, device)
+    }
+
+    /// Ends the hold when an operation of a device has completed, such as a copy of the content. It
+    /// does not wait.
+    pub fn release_after(self, completion: impl Completion) {
+        releases::add(Box::new(completion), Box::new(self));
     }
 }
 

@@ -15,6 +15,7 @@ mod producer;
 mod producer_options;
 mod producer_segment;
 mod reader_policy;
+mod segment_registrations;
 mod service;
 mod take_error;
 

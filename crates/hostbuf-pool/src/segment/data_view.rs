@@ -40,6 +40,11 @@ impl DataView {
         NonNull::new(address as *mut u8).expect("a mapping is not at address 0")
     }
 
+    /// Returns the address of the first byte, and the number of bytes.
+    pub(crate) fn range(&self) -> (usize, usize) {
+        (self.file.start(), self.file.bytes() as usize)
+    }
+
     /// Returns whether this process has the mapping: a forked child has not.
     pub(crate) fn is_mapped(&self) -> bool {
         self.file.is_mapped()

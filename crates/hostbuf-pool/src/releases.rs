@@ -48,7 +48,7 @@ static QUEUE: Mutex<ReleaseQueue> = Mutex::new(ReleaseQueue { added: Vec::new(),
 static ADDED: Condvar = Condvar::new();
 
 /// Drops `held` when `completion` is complete.
-pub(super) fn add(completion: Box<dyn Completion>, held: Box<dyn Any + Send>) {
+pub(crate) fn add(completion: Box<dyn Completion>, held: Box<dyn Any + Send>) {
     hold_around_fork!(QUEUE: ReleaseQueue);
     let mut queue = QUEUE.lock().ignore_poison();
     if !queue.thread_of.is_some_and(ForkGuard::is_current) {
@@ -61,7 +61,7 @@ pub(super) fn add(completion: Box<dyn Completion>, held: Box<dyn Any + Send>) {
         });
         if let Err(error) = started {
             drop(queue);
-            tracing::warn!(%error, "cannot start the thread that releases adopted memory: waiting instead");
+            tracing::warn!(%error, "cannot start the thread that releases memory: waiting instead");
             report(completion.wait());
             return;
         }
@@ -97,7 +97,7 @@ fn run() {
 
 fn report(result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::error!(%error, "an operation on adopted memory has failed");
+        tracing::error!(%error, "an operation of a device on released memory has failed");
     }
 }
 
