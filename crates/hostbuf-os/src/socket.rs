@@ -96,6 +96,33 @@ pub fn peer(fd: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
     Ok(PeerCredentials { pid: credentials.pid(), uid: credentials.uid() })
 }
 
+/// Returns a descriptor that becomes readable once the process at the other end has ended: the
+/// process that called connect or listen. The kernel has it for processes of any PID namespace from
+/// Linux 6.5 on; before, the process is looked up by its number.
+///
+/// # Errors
+/// As `getsockopt(2)` and `pidfd_open(2)`: `ESRCH` if the process has ended or is not visible here.
+pub fn peer_process(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    match peer_pidfd(fd) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => crate::process::pidfd(peer(fd)?.pid),
+        result => result,
+    }
+}
+
+#[allow(unsafe_code, reason = "takes over descriptors and reads structures of the kernel")]
+fn peer_pidfd(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let (mut process, mut length) = (-1, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes one descriptor, which is new.
+    unsafe {
+        let to = (&raw mut process).cast();
+        if libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, to, &raw mut length) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(process))
+    }
+}
+
 /// Sends a packet and descriptors.
 ///
 /// # Errors
@@ -241,5 +268,14 @@ mod tests {
         let error = receive(b.as_fd(), 64).err().and_then(|e| e.raw_os_error());
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("it was so before");
         assert_eq!((error, own()), (Some(libc::EMFILE), before));
+    }
+
+    #[test]
+    fn the_process_at_the_other_end_is_known_by_a_descriptor() {
+        let flags = SockFlag::SOCK_NONBLOCK;
+        let pair = nix::sys::socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
+        let (a, _b) = pair.expect("two sockets");
+        let process = peer_process(a.as_fd()).expect("this process runs");
+        crate::process::signal(process.as_fd(), 0).expect("it is this process");
     }
 }

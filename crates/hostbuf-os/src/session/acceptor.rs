@@ -11,7 +11,7 @@ use hostbuf_protocol::message::Message;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::frame_socket::{FrameSocket, Packet, Received};
-use crate::{process, socket};
+use crate::socket;
 
 /// The largest number of connections without a hello; beyond it the acceptor refuses one that is
 /// not a client's. Each holds two descriptors.
@@ -60,7 +60,7 @@ pub struct AcceptedClient {
     /// The packet with the hello.
     pub hello: Packet,
     /// The descriptor that becomes readable when the client's process ends. `None` if the process
-    /// has ended, or is in another PID namespace.
+    /// has ended, or is in another PID namespace and the kernel is older than Linux 6.5.
     pub process: Option<OwnedFd>,
 }
 
@@ -207,7 +207,7 @@ impl Acceptor {
     /// Adds a connection whose process can be watched. Without descriptors or memory for that, the
     /// connection waits for them, and is refused if others hold them for too long.
     fn watch(&mut self, mut pending: PendingConnection) {
-        match process::pidfd(pending.connection.peer().pid) {
+        match socket::peer_process(pending.connection.as_fd()) {
             Ok(process) => pending.process = Some(process),
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) =>
@@ -223,7 +223,7 @@ impl Acceptor {
                 self.deferred = Some(pending);
                 return;
             }
-            // The process has ended, or is in another PID namespace.
+            // The process has ended, or is in another PID namespace of an older kernel.
             Err(_) => {}
         }
         self.shortage = None;
