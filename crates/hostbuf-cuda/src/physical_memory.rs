@@ -108,8 +108,13 @@ impl PhysicalMemory {
                 format!("importing memory of {bytes} bytes on {}: no memory has this size", context.gpu());
             return Err(CudaError::invalid(what));
         }
-        let (number, mut handle) = (descriptor.as_raw_fd(), 0);
-        // The driver takes the number in place of a pointer.
+        // The driver takes the number in place of a pointer, and refuses 0 as a null pointer: the
+        // standard input of a process may be its descriptor. A copy has a number of at least 3.
+        let copy = (descriptor.as_raw_fd() == 0).then(|| descriptor.try_clone_to_owned()).transpose();
+        let copy = copy.map_err(|error| {
+            CudaError::invalid(format!("importing memory of descriptor 0: copying the descriptor: {error}"))
+        })?;
+        let (number, mut handle) = (copy.as_ref().map_or(descriptor.as_raw_fd(), AsRawFd::as_raw_fd), 0);
         let shared = number as usize as *mut c_void;
         // SAFETY: `handle` is a local variable; the driver checks the descriptor.
         context.call(format_args!("cuMemImportFromShareableHandle of descriptor {number}"), || unsafe {
