@@ -6,8 +6,8 @@ use hostbuf_cuda::CudaEvent;
 
 use crate::releases::Completion;
 
-/// `block.release_after(CudaEvent::after(&stream)?)` ends a hold when the GPU has completed all work
-/// that the stream has now, such as a copy of the content.
+/// `block.release_after(CudaEvent::after(&stream)?)` ends a hold when the GPU has completed all
+/// work that the stream has now, such as a copy of the content.
 impl Completion for CudaEvent {
     fn is_complete(&self) -> io::Result<bool> {
         CudaEvent::is_complete(self).map_err(io::Error::other)

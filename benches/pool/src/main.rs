@@ -1,0 +1,40 @@
+//! The benchmarks of pools: see README.md.
+
+mod blocks;
+mod cpu_time;
+mod frame_message;
+mod frame_producer;
+mod frames;
+mod gpu_copies;
+mod percentiles;
+mod shared_ring;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match arguments[..] {
+        ["frames"] => frames::measure(1800),
+        ["frames", count] => match count.parse() {
+            Ok(count) => frames::measure(count),
+            Err(_) => return usage(),
+        },
+        ["blocks"] => blocks::measure(),
+        ["producer", socket, ring] => frame_producer::run(socket, ring),
+        _ => return usage(),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("hostbuf-bench-pool: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: hostbuf-bench-pool frames [FRAMES] | blocks");
+    ExitCode::from(2)
+}
