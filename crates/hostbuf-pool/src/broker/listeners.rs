@@ -1,20 +1,28 @@
 //! The sockets of a broker.
 
-use std::fs;
-use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use hostbuf_os::{process, socket};
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{SockType, UnixAddr, getsockname, getsockopt, sockopt};
 
 use super::options::BrokerOptions;
 use crate::error::PoolError;
+
+/// The largest length of a path in bytes: the socket is made under a longer name first.
+const PATH_MAX: usize = 107 - ".new".len();
 
 /// The sockets of a broker. The socket with a path is removed at the end.
 #[derive(Debug)]
 pub(super) struct Listeners {
     pub(super) sockets: Vec<OwnedFd>,
+    /// The addresses of the sockets: `@NAME` or a path.
+    pub(super) addresses: Vec<String>,
     _path: Option<PathSocket>,
 }
 
@@ -26,16 +34,19 @@ struct PathSocket {
 }
 
 impl Listeners {
-    /// Opens the sockets: those of the service manager, or that with the abstract name; and that
-    /// with the path, if there is one.
+    /// Opens the sockets: those of the service manager, or that with the abstract name if there are
+    /// none; and that with the path, if the options have one.
     ///
     /// # Errors
-    /// [`PoolError::Os`]: `EADDRINUSE` if this user has a broker already.
-    pub(super) fn open(options: &BrokerOptions) -> Result<Listeners, PoolError> {
-        match activated() {
-            sockets if sockets.is_empty() => Listeners::open_own(options),
-            sockets => Listeners::with_path(options, sockets),
+    /// [`PoolError::Os`]: `AddrInUse` if this user has a broker already, which the message names.
+    /// [`PoolError::Invalid`] for a path that is too long or is no socket, and for descriptors of
+    /// the service manager that are no listening sockets of packets.
+    pub(super) fn open(options: &BrokerOptions, activated: Vec<OwnedFd>) -> Result<Listeners, PoolError> {
+        if activated.is_empty() {
+            return Listeners::open_own(options);
         }
+        activated.iter().try_for_each(check_activated)?;
+        Listeners::with_path(options, activated)
     }
 
     /// Opens the sockets of the options.
@@ -43,74 +54,127 @@ impl Listeners {
     /// # Errors
     /// As [`open`](Listeners::open).
     pub(super) fn open_own(options: &BrokerOptions) -> Result<Listeners, PoolError> {
-        let doing = format!("listening on the socket @{} on {}", options.name, process::host_name());
-        let socket = socket::listen_on(&options.name).map_err(|error| {
-            let taken = error.raw_os_error() == Some(libc::EADDRINUSE);
-            let doing = if taken { doing + " (this user has a broker already)" } else { doing };
-            PoolError::os(doing)(error)
+        let listener = socket::listen_on(&options.name).map_err(|error| {
+            let doing = format!("listening on the socket @{} on {}", options.name, process::host_name());
+            let there = || socket::connect(&options.name);
+            PoolError::os(doing)(explain_taken(error, there, "another name (--name)"))
         })?;
-        Listeners::with_path(options, vec![socket])
+        Listeners::with_path(options, vec![listener])
     }
 
     fn with_path(options: &BrokerOptions, mut sockets: Vec<OwnedFd>) -> Result<Listeners, PoolError> {
+        let mut addresses: Vec<String> = sockets.iter().map(address).collect();
         let mut path = None;
         if let Some(wanted) = &options.path {
+            check_path(wanted)?;
             let doing = format!("listening on the socket {}", wanted.display());
-            let (listener, lock) = listen_at(wanted).map_err(PoolError::os(doing))?;
+            let (listener, lock) = listen_at(wanted).map_err(|error| {
+                let there = || socket::connect_at(wanted);
+                PoolError::os(doing)(explain_taken(error, there, "another path (--path)"))
+            })?;
             sockets.push(listener);
+            addresses.push(wanted.display().to_string());
             path = Some(PathSocket { path: wanted.clone(), _lock: lock });
         }
-        Ok(Listeners { sockets, _path: path })
+        Ok(Listeners { sockets, addresses, _path: path })
     }
 }
 
 impl Drop for PathSocket {
     fn drop(&mut self) {
-        // A successor waits for the lock, which is released afterwards.
         let _ = fs::remove_file(&self.path);
+        // It is still locked: a successor that has opened it looks whether it is still there.
+        let _ = fs::remove_file(beside(&self.path, ".lock"));
     }
 }
 
-/// Takes over the sockets of the service manager (`sd_listen_fds(3)`).
-#[allow(unsafe_code, reason = "takes over descriptors by their numbers")]
-fn activated() -> Vec<OwnedFd> {
-    const FIRST: i32 = 3;
-    let number = |name: &str| std::env::var(name).ok()?.parse::<i32>().ok();
-    if number("LISTEN_PID") != Some(std::process::id() as i32) {
-        return Vec::new();
+/// Names the process that has an address, and the remedy.
+fn explain_taken(
+    error: io::Error,
+    connect: impl FnOnce() -> io::Result<OwnedFd>,
+    another: &str,
+) -> io::Error {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return error;
     }
-    let count = number("LISTEN_FDS").unwrap_or(0).clamp(0, 64);
-    let mut sockets = Vec::new();
-    for fd in FIRST..FIRST + count {
-        // SAFETY: the service manager has passed these descriptors to this process alone.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        let set = nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK));
-        let close = nix::fcntl::FdFlag::FD_CLOEXEC;
-        if set.is_ok() && nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFD(close)).is_ok() {
-            sockets.push(socket);
+    let listener = connect().and_then(|connection| socket::peer(connection.as_fd()));
+    let (who, end) = match listener {
+        Ok(peer) if peer.pid > 0 => {
+            let own = nix::unistd::geteuid().as_raw();
+            let user = if peer.uid == own { String::new() } else { format!(" of user {}", peer.uid) };
+            let who = format!("process {} ({}){user}", peer.pid, process::name(peer.pid));
+            (who, format!("end process {}", peer.pid))
         }
+        _ => ("another process".to_owned(), "end it".to_owned()),
+    };
+    let text = format!(
+        "{who} listens there already: use that broker (hostbuf stat shows it), {end}, or give this one {another}"
+    );
+    io::Error::new(io::ErrorKind::AddrInUse, text)
+}
+
+/// Checks a descriptor of the service manager, and sets the flags that the broker needs.
+fn check_activated(listener: &OwnedFd) -> Result<(), PoolError> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let is_packet = getsockopt(listener, sockopt::SockType) == Ok(SockType::SeqPacket);
+    let listens = getsockopt(listener, sockopt::AcceptConn) == Ok(true);
+    if !is_packet || !listens || getsockname::<UnixAddr>(listener.as_raw_fd()).is_err() {
+        return Err(PoolError::Invalid {
+            what: format!(
+                "descriptor {} of the service manager (LISTEN_FDS) is no listening unix socket of type SOCK_SEQPACKET: \
+                 use ListenSequentialPacket= in the unit",
+                listener.as_raw_fd()
+            ),
+        });
     }
-    sockets
+    fcntl(listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+        .map(drop)
+        .map_err(PoolError::os("taking over a socket of the service manager"))
+}
+
+/// Describes the address of a socket: `@NAME` or a path.
+fn address(listener: &OwnedFd) -> String {
+    let address = getsockname::<UnixAddr>(listener.as_raw_fd()).ok();
+    let path = address.as_ref().and_then(UnixAddr::path).map(|path| path.display().to_string());
+    let name = || {
+        let name = address.as_ref()?.as_abstract()?;
+        Some(format!("@{}", String::from_utf8_lossy(name)))
+    };
+    path.or_else(name).unwrap_or_else(|| "a socket without an address".to_owned())
+}
+
+/// Returns the path of a file beside the socket.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Checks that a socket can have this path: nothing but a socket is replaced.
+fn check_path(path: &Path) -> Result<(), PoolError> {
+    let length = path.as_os_str().as_bytes().len();
+    if length > PATH_MAX {
+        let what = format!(
+            "invalid path {}: it has {length} bytes, and that of a socket at most {PATH_MAX}",
+            path.display()
+        );
+        return Err(PoolError::Invalid { what });
+    }
+    match fs::symlink_metadata(path) {
+        Ok(file) if !file.file_type().is_socket() => {
+            let what = format!("invalid path {}: the file there is no socket", path.display());
+            Err(PoolError::Invalid { what })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Listens at `path`. The lock file beside it says whose it is: a socket that a broker has left
 /// behind is replaced.
 fn listen_at(path: &Path) -> io::Result<(OwnedFd, Flock<fs::File>)> {
-    let beside = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    let lock = fs::OpenOptions::new().create(true).append(true).open(beside(".lock"))?;
-    let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
-        nix::Error::EWOULDBLOCK => io::Error::new(
-            io::ErrorKind::AddrInUse,
-            "another broker listens there, as the lock on the file beside it says",
-        ),
-        errno => errno.into(),
-    })?;
+    let lock = lock_path(&beside(path, ".lock"))?;
     // Clients find the old socket or the new one, but never none.
-    let new = beside(".new");
+    let new = beside(path, ".new");
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -118,4 +182,24 @@ fn listen_at(path: &Path) -> io::Result<(OwnedFd, Flock<fs::File>)> {
     let listener = socket::listen_at(&new)?;
     fs::rename(&new, path)?;
     Ok((listener, lock))
+}
+
+/// Locks the file, which the last owner may remove at the same time.
+fn lock_path(path: &Path) -> io::Result<Flock<fs::File>> {
+    loop {
+        let file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+            nix::Error::EWOULDBLOCK => io::Error::from(io::ErrorKind::AddrInUse),
+            errno => errno.into(),
+        })?;
+        let identity = |file: &fs::Metadata| (file.dev(), file.ino());
+        let locked = identity(&lock.metadata()?);
+        match fs::metadata(path) {
+            Ok(there) if identity(&there) == locked => return Ok(lock),
+            // It has been removed since it was opened: the next owner makes another one.
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
 }

@@ -13,6 +13,7 @@ mod hand_back;
 mod listeners;
 mod options;
 mod outbox;
+mod passed_descriptors;
 mod pending_attach;
 mod pending_create;
 mod predecessor;

@@ -14,6 +14,7 @@ use super::broker_tag::BrokerTag;
 use super::client_record::ClientRecord;
 use super::listeners::Listeners;
 use super::options::BrokerOptions;
+use super::passed_descriptors::PassedDescriptors;
 use super::recovery::Recovery;
 use super::segment_maker::SegmentMaker;
 use super::state::BrokerState;
@@ -30,7 +31,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Broker {
     /// The owner of the socket with a path.
-    _listeners: Listeners,
+    listeners: Listeners,
     acceptors: Vec<Acceptor>,
     state: BrokerState,
     made: Arc<EventFd>,
@@ -49,16 +50,17 @@ enum EventSource {
 }
 
 impl Broker {
-    /// Opens the sockets, and looks for what an earlier broker has granted.
+    /// Opens the sockets, or takes over those of a service manager (`LISTEN_FDS`), and looks for
+    /// what an earlier broker has granted.
     ///
     /// # Errors
-    /// [`PoolError::Os`]: `EADDRINUSE` if this user has a broker already.
+    /// [`PoolError::Os`] of the kind [`AddrInUse`](std::io::ErrorKind::AddrInUse) if this user has
+    /// a broker already, which the message names; [`PoolError::Invalid`] for a path that no socket
+    /// can have.
     pub fn open(options: &BrokerOptions) -> Result<Broker, PoolError> {
-        Broker::with_sockets(
-            options,
-            Listeners::open(options)?,
-            Recovery::begin(BrokerTag::of(&options.name)),
-        )
+        let passed = PassedDescriptors::take();
+        let listeners = Listeners::open(options, passed.sockets)?;
+        Broker::with_sockets(options, listeners, Recovery::begin(BrokerTag::of(&options.name)))
     }
 
     /// Opens a broker that has no predecessor.
@@ -87,7 +89,7 @@ impl Broker {
         );
         Ok(Broker {
             acceptors: listeners.sockets.drain(..).map(Acceptor::new).collect(),
-            _listeners: listeners,
+            listeners,
             state,
             made,
             idle: options.idle,
@@ -99,6 +101,12 @@ impl Broker {
     #[must_use]
     pub fn pool(&self) -> PoolId {
         self.state.pool
+    }
+
+    /// Returns the addresses of the sockets: `@NAME` or a path.
+    #[must_use]
+    pub fn addresses(&self) -> &[String] {
+        &self.listeners.addresses
     }
 
     /// Serves until `stop` is readable, or until the broker was unused for its idle time.
@@ -183,7 +191,9 @@ impl Broker {
         let identity = hello.request;
         let id = self.state.next_client;
         self.state.next_client += 1;
-        self.state.clients.insert(id, ClientRecord::new(client, identity, name));
+        let record = ClientRecord::new(client, identity, name);
+        tracing::debug!(client = record.describe(), "it has connected");
+        self.state.clients.insert(id, record);
         let welcome = PoolMessage::Welcome {
             pool: self.state.pool,
             client: id,
