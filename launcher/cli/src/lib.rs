@@ -3,6 +3,7 @@
 mod agent_program;
 mod arguments;
 mod bind_mode;
+mod broker;
 mod columns;
 mod doctor;
 pub mod elf;
@@ -11,6 +12,7 @@ mod engines;
 mod exec;
 mod finding;
 pub mod hosts;
+mod ignored_signal;
 mod installation;
 mod manual;
 mod padding;
@@ -46,6 +48,7 @@ struct CommandLine {
 enum Verb {
     Run(Box<run::RunArguments>),
     Exec(exec::ExecArguments),
+    Broker(broker::BrokerArguments),
     Stat(stat::StatArguments),
     Doctor(doctor::DoctorArguments),
     Topology(topology::TopologyArguments),
@@ -75,14 +78,18 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == "agent") {
         return hostbuf_agent::main(std::env::args().skip(2), hostbuf_agent::group::alone);
     }
-    hostbuf_agent::log::start();
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
         Err(error) => return reject(&error),
     };
+    match &line.command {
+        Verb::Broker(arguments) => hostbuf_agent::log::start_with(arguments.log_filter()),
+        _ => hostbuf_agent::log::start(),
+    }
     match line.command {
         Verb::Run(arguments) => run::run(*arguments),
         Verb::Exec(arguments) => exec::run(arguments),
+        Verb::Broker(arguments) => broker::run(arguments),
         Verb::Stat(arguments) => stat::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Topology(arguments) => topology::run(&arguments),

@@ -13,9 +13,10 @@ use clap_complete::Shell;
 use hostbuf::{Error, Result};
 
 /// The sections after the options, by the name of the command.
-const SECTIONS: [(&str, &str); 5] = [
+const SECTIONS: [(&str, &str); 6] = [
     ("run", include_str!("run.man")),
     ("exec", include_str!("exec.man")),
+    ("broker", include_str!("broker.man")),
     ("stat", include_str!("stat.man")),
     ("doctor", include_str!("doctor.man")),
     ("topology", include_str!("topology.man")),

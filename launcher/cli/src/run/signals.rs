@@ -6,6 +6,8 @@ use hostbuf::{Error, Result};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use crate::ignored_signal::is_ignored;
+
 /// The signals that are forwarded to the program's job.
 const FORWARDED: [Signal; 7] = [
     Signal::SIGINT,
@@ -101,15 +103,4 @@ impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-#[allow(unsafe_code, reason = "queries the action of a signal by a foreign function")]
-fn is_ignored(signal: Signal) -> bool {
-    // SAFETY: a null action only queries the current one; the all-zero `sigaction` is valid.
-    let action = unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        let asked = libc::sigaction(signal as i32, std::ptr::null(), &raw mut action);
-        (asked == 0).then_some(action.sa_sigaction)
-    };
-    action == Some(libc::SIG_IGN)
 }
