@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::segment_record::SegmentStage;
+use super::segment_record::{SegmentRecord, SegmentStage};
 use super::state::BrokerState;
 use crate::wire::{PoolMessage, SegmentKey};
 
@@ -12,8 +12,12 @@ const END_GRACE: Duration = Duration::from_secs(1);
 
 impl BrokerState {
     /// Notes the end of a client's connection. A process whose end the kernel reports keeps what it
-    /// has until then.
+    /// has until then; a client that has nothing ends at once, also if its process goes on.
     pub(super) fn disconnect(&mut self, client: u64) {
+        let has_segment = |segment: &SegmentRecord| segment.mapped_by.contains(&client);
+        if !self.segments.values().any(has_segment) {
+            return self.end_client(client);
+        }
         let Some(record) = self.clients.get_mut(&client) else { return };
         record.connection = None;
         record.outbox.clear();
