@@ -2,11 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
+use hostbuf_os::process;
 use serde_json::{Value, json};
 
 use super::segment_record::{SegmentRecord, SegmentStage};
 use super::state::BrokerState;
 use crate::hold::BlockState;
+use crate::latency::LatencySnapshot;
 use crate::wire::{PoolMessage, SegmentKey};
 
 impl BrokerState {
@@ -34,10 +36,12 @@ impl BrokerState {
         });
         let segments = self.segments.iter().map(|(key, segment)| self.segment_status(key, segment));
         let unaccounted = self.recovery.iter().flat_map(super::recovery::Recovery::waits_for);
-        let unaccounted = unaccounted.map(|known| json!({ "pid": known.pid, "bytes": known.bytes() }));
+        let unaccounted = unaccounted
+            .map(|known| json!({ "pid": known.pid, "name": process::name(known.pid), "bytes": known.bytes() }));
         json!({
+            "version": env!("CARGO_PKG_VERSION"),
             "pool": self.pool.to_string(),
-            "host": hostbuf_os::process::host_name(),
+            "host": process::host_name(),
             "pid": std::process::id(),
             "limit": self.accounts.limit(),
             "per_client": self.accounts.per_client(),
@@ -60,12 +64,16 @@ impl BrokerState {
         let readers = segment.rows.iter().flatten().filter_map(|row| {
             let reader = row.reader?;
             let counters = row.view.counters();
+            let held: Vec<u32> = segment.blocks().filter(|&block| row.view.cell(block).count() > 0).collect();
             Some(json!({
                 "client": reader,
                 "name": self.clients.get(&reader).map(|client| client.name.as_str()),
-                "holds": row.view.held_blocks(),
+                "pid": self.clients.get(&reader).map(|client| client.pid),
+                "holds": held.len(),
+                "held_blocks": held,
                 "acquired": counters.acquired.load(Ordering::Relaxed),
                 "gone": counters.gone.load(Ordering::Relaxed),
+                "latency": latency_status(&row.view.latencies().snapshot()),
             }))
         });
         let stage = match segment.stage {
@@ -97,4 +105,16 @@ impl BrokerState {
             "readers": readers.collect::<Vec<_>>(),
         })
     }
+}
+
+/// Describes the times between publishing and acquiring: bounds in nanoseconds, `null` for one
+/// beyond the range of the histogram.
+fn latency_status(latencies: &LatencySnapshot) -> Value {
+    let bound = |q: f64| latencies.quantile(q).and_then(|time| u64::try_from(time.as_nanos()).ok());
+    json!({
+        "samples": latencies.count(),
+        "p50_ns": bound(0.5),
+        "p99_ns": bound(0.99),
+        "max_ns": bound(1.0),
+    })
 }
