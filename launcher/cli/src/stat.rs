@@ -1,11 +1,15 @@
-//! `hostbuf stat`: this host's buffers, read from `/proc` alone.
+//! `hostbuf stat`: this host's buffers, read from `/proc` alone, and the pools of this user, which
+//! their brokers describe.
 //!
 //! No job has to answer. A buffer is a memory file that its name identifies, and `/proc` lists the
 //! processes that map it or hold it open, with their shares of its memory. The control page is
 //! copied, never mapped, so a job cannot disturb this program.
 
 mod control;
+mod duration_text;
 mod json;
+mod pool_table;
+mod pools;
 mod report;
 mod scan;
 mod sections;
@@ -14,12 +18,18 @@ mod table;
 use std::io::Write;
 use std::process::ExitCode;
 
+use crate::printable::printable_json;
+
 /// List this host's buffers: job, address, size, pages obtained, sections on NUMA nodes, the
 /// processes that map them, fill state, registrations with devices, and the memory (PSS) of all
 /// processes together.
 ///
-/// The command only reads /proc, so it also works while a job is stopped, and after its launcher
-/// was killed. You see your own jobs; root sees all.
+/// For buffers the command only reads /proc, so it also works while a job is stopped, and after its
+/// launcher was killed. You see your own jobs; root sees all.
+///
+/// Below them it lists the pools of this user: the clients, their segments, who holds which blocks,
+/// the frames, and the times from publishing to acquiring. HOSTBUF_POOL=@NAME or /PATH selects one
+/// pool. The pools of other users are not shown, to root neither.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatArguments {
     /// Print JSON, with the unit in the name of each figure
@@ -27,10 +37,19 @@ pub(crate) struct StatArguments {
     pub json: bool,
 }
 
-/// Prints the buffers. It is not an error if there are none.
+/// Prints the buffers and the pools. It is not an error if there are none.
 pub fn run(arguments: &StatArguments) -> ExitCode {
     let jobs = report::jobs(&scan::processes());
-    let text = if arguments.json { format!("{:#}\n", json::json(&jobs)) } else { table::text(&jobs) };
+    let pools = pools::reports();
+    let text = if arguments.json {
+        let mut report = json::json(&jobs);
+        report["pools"] = pools::json(&pools);
+        report["pools_of_other_users"] = pools.of_others.into();
+        printable_json(&report)
+    } else {
+        let (buffers, pools) = (table::text(&jobs), pool_table::text(&pools));
+        if pools.is_empty() { buffers } else { format!("{buffers}\n{pools}") }
+    };
     // Nothing is reported to a reader that has ended (`hostbuf stat | head -1`).
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS

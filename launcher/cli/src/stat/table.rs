@@ -1,13 +1,13 @@
 //! The report of `hostbuf stat` as text.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use hostbuf::{Bytes, Phase};
 use hostbuf_os::process;
 
 use crate::columns::align;
 
+use super::duration_text::duration;
 use super::report::{Buffer, BufferRegistration, Job, Member, user};
 use super::sections;
 
@@ -156,15 +156,6 @@ fn people(members: &[Member], children: bool) -> String {
     names.iter().map(|(name, pids)| format!("{name} {}", pids.join(" "))).collect::<Vec<_>>().join(", ")
 }
 
-fn duration(time: Duration) -> String {
-    match time.as_micros() {
-        0 => "0".into(),
-        n @ 1..1000 => format!("{n} µs"),
-        n @ 1000..1_000_000 => format!("{:.1} ms", n as f64 / 1e3),
-        n => format!("{:.2} s", n as f64 / 1e6),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,11 +167,5 @@ mod tests {
         assert_eq!(people(&members, false), "app 1 3");
         assert_eq!(people(&members, true), "sh 2");
         assert_eq!(people(&members[1..2], false), "none");
-    }
-
-    #[test]
-    fn durations_have_units() {
-        let text = |micros| duration(Duration::from_micros(micros));
-        assert_eq!([text(0), text(17), text(1500), text(2_500_000)], ["0", "17 µs", "1.5 ms", "2.50 s"]);
     }
 }
