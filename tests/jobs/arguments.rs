@@ -114,6 +114,7 @@ fn an_invalid_argument_names_the_help_of_its_subcommand() {
         (&["run", "--size", "1M", "-hosts", "h0", "--", "true"], "hostbuf run --help"),
         (&["run", "--size", "rubbish", "--", "true"], "hostbuf run --help"),
         (&["exec", "--sise", "1M", "--", "true"], "hostbuf exec --help"),
+        (&["broker", "--bogus"], "hostbuf broker --help"),
         (&["stat", "--bogus"], "hostbuf stat --help"),
         (&["doctor", "--size", "rubbish"], "hostbuf doctor --help"),
         (&["runn"], "hostbuf --help"),

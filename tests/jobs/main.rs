@@ -1,5 +1,5 @@
 //! Real jobs: `hostbuf run` and `hostbuf exec` with real programs, on this host and on simulated
-//! ones.
+//! ones. Brokers of pools: `hostbuf broker` with real clients.
 //!
 //! If a machine lacks a prerequisite of a test, the test records it by `hostbuf_tests::skip`, and
 //! `scripts/test` prints all skips and their reasons at the end.
@@ -7,6 +7,7 @@
 mod address;
 mod arguments;
 mod before_main;
+mod broker;
 mod containers;
 mod debugging;
 mod descendants;
@@ -26,8 +27,10 @@ mod near_devices;
 mod near_gpus;
 mod other_user;
 mod placement;
+mod pool_stat;
 mod process_limit;
 mod registered;
+mod running_broker;
 mod running_job;
 mod shared_buffer;
 mod simulated_hosts;

@@ -1,0 +1,240 @@
+//! `hostbuf broker`: its start, its sockets, and its end.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+
+use hostbuf_os::socket;
+use hostbuf_pool::{BrokerRefusal, Pool, PoolError, PoolKind, PoolMode, PoolOptions, ProducerOptions};
+use hostbuf_tests::{CommandOutput, Scratch, eventually, hostbuf, processes_with, program, run};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::arguments::one_line;
+use crate::other_user::OtherUser;
+use crate::running_broker::{RunningBroker, SOON, small_blocks, socket_name};
+
+#[test]
+fn a_signal_ends_a_broker_and_nothing_remains() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let folder = Scratch::new(&format!("broker-end-{signal}"));
+        let path = folder.path("pool.socket");
+        let broker = RunningBroker::start(&format!("end-{signal}"), &["--path", &path, "--limit", "100M"]);
+        let expected = format!(
+            "hostbuf broker: listening on @{} and {path} (limit 100 MiB, 100 MiB for each client)\n",
+            broker.name
+        );
+        assert_eq!(broker.line, expected);
+        let pool = Pool::connect(broker.options("by name").path(&path)).expect("it listens at the path");
+        assert_eq!(pool.kind(), PoolKind::Shared);
+        let _producer = pool.producer(&small_blocks("camera")).expect("there is memory");
+        let name = broker.name.clone();
+        broker.signal(signal);
+        let (status, rest) = broker.wait();
+        assert_eq!((status.code(), rest.as_str()), (Some(0), ""));
+        assert_eq!(fs::read_dir(&folder.0).expect("it is there").count(), 0);
+        assert!(socket::connect(&name).is_err());
+    }
+}
+
+#[test]
+fn a_broker_under_nohup_ignores_the_hangup() {
+    let name = socket_name("nohup");
+    let script = "trap '' HUP; exec \"$0\" broker --name \"$1\"";
+    let mut command = Command::new("sh");
+    let broker = RunningBroker::spawn(name.clone(), command.args(["-c", script]).arg(hostbuf()).arg(name));
+    broker.signal(Signal::SIGHUP);
+    // It answers after the signal.
+    assert!(broker.connect("client").status().is_ok());
+    broker.signal(Signal::SIGTERM);
+    assert_eq!(broker.wait().0.code(), Some(0));
+}
+
+#[test]
+fn a_taken_socket_is_refused_with_the_process_that_has_it() {
+    let folder = Scratch::new("broker-taken");
+    let path = folder.path("pool.socket");
+    let broker = RunningBroker::start("taken", &["--path", &path]);
+    let owner = format!("process {} (hostbuf) listens there already", broker.pid());
+    let remedy = "use that broker (hostbuf stat shows it), end process";
+    let second = run(&["broker", "--name", &broker.name]);
+    one_line(&second, 85, &["hostbuf broker: ", &broker.name, &owner, remedy, "(--name)"]);
+    let other = socket_name("taken-other");
+    let second = run(&["broker", "--name", &other, "--path", &path]);
+    one_line(&second, 85, &["hostbuf broker: ", &path, &owner, remedy, "(--path)"]);
+    // Neither attempt has disturbed the first broker.
+    assert!(Pool::connect(broker.options("client").path(&path)).expect("it listens").status().is_ok());
+}
+
+#[test]
+fn the_path_of_a_killed_broker_is_replaced() {
+    let folder = Scratch::new("broker-killed");
+    let path = folder.path("pool.socket");
+    let broker = RunningBroker::start("killed", &["--path", &path]);
+    broker.signal(Signal::SIGKILL);
+    assert_eq!(broker.wait().0.signal(), Some(libc::SIGKILL));
+    assert!(folder.has("pool.socket"));
+    let next = RunningBroker::start("killed", &["--path", &path]);
+    assert!(Pool::connect(next.options("client").path(&path)).expect("it listens").status().is_ok());
+}
+
+#[test]
+fn only_a_socket_is_replaced_at_the_path() {
+    let folder = Scratch::new("broker-path");
+    let (name, file) = (socket_name("path"), folder.path("data"));
+    fs::write(&file, "data").expect("the folder is writable");
+    let refused = run(&["broker", "--name", &name, "--path", &file]);
+    one_line(&refused, 2, &["invalid path", &file, "the file there is no socket"]);
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), "data");
+    let long = folder.path(&"x".repeat(100));
+    one_line(&run(&["broker", "--name", &name, "--path", &long]), 2, &["invalid path", "at most 103"]);
+    let lost = folder.path("missing/pool.socket");
+    one_line(&run(&["broker", "--name", &name, "--path", &lost]), 85, &[&lost, "No such file"]);
+}
+
+#[test]
+fn invalid_arguments_are_refused() {
+    for (arguments, words) in [
+        (&["--limit", "0"][..], &["at least one byte"][..]),
+        (&["--limit", "1G", "--per-client", "2G"], &["--per-client 2 GiB is more than --limit 1 GiB"]),
+        (&["--idle", "soon"], &["invalid value 'soon' for '--idle", "60, 60s or 0.5"]),
+        (&["--name", "@x"], &["invalid --name \"@x\""]),
+        (&["--limits", "1G"], &["did you mean --limit?", "see hostbuf broker --help"]),
+    ] {
+        one_line(&run(&[&["broker"], arguments].concat()), 2, words);
+    }
+}
+
+#[test]
+fn an_unused_broker_ends_after_its_idle_time() {
+    let broker = RunningBroker::start("idle", &["--idle", "0.2"]);
+    let pool = broker.connect("client");
+    drop(pool);
+    assert_eq!(broker.wait().0.code(), Some(0));
+}
+
+#[test]
+fn a_service_manager_passes_its_socket() {
+    let name = socket_name("activated");
+    let listener = socket::listen_on(&name).expect("the name is free");
+    // The shell passes its standard input as descriptor 3, as a service manager does.
+    let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" broker --name unused";
+    let mut command = Command::new("sh");
+    let listener_of_broker = listener.try_clone().expect("a descriptor");
+    command.args(["-c", script]).arg(hostbuf()).stdin(Stdio::from(listener_of_broker));
+    let broker = RunningBroker::spawn(name.clone(), &mut command);
+    assert!(broker.line.contains(&format!("listening on @{name} (limit")), "{}", broker.line);
+    assert!(broker.connect("client").producer(&small_blocks("camera")).is_ok());
+    // A client that connects between two brokers waits for the second one.
+    broker.signal(Signal::SIGTERM);
+    assert_eq!(broker.wait().0.code(), Some(0));
+    let early = std::thread::spawn({
+        let name = name.clone();
+        move || Pool::connect(PoolOptions::new("early").mode(PoolMode::Required).socket(name)).map(drop)
+    });
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(hostbuf()).stdin(Stdio::from(listener));
+    let broker = RunningBroker::spawn(name, &mut command);
+    early.join().expect("it does not panic").expect("the second broker answers");
+    drop(broker);
+}
+
+#[test]
+fn a_descriptor_that_is_no_socket_of_a_broker_is_refused() {
+    let folder = Scratch::new("broker-descriptor");
+    let stream = UnixListener::bind(folder.path("stream")).expect("the folder is writable");
+    let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" broker";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(hostbuf()).stdin(Stdio::from(std::os::fd::OwnedFd::from(stream)));
+    let output = command.output().expect("it starts");
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.contains("descriptor 3 of the service manager") && said.contains("ListenSequentialPacket="));
+}
+
+#[test]
+fn clients_that_start_at_once_have_one_broker() {
+    let name = socket_name("auto");
+    let client = || {
+        let mut command = Command::new(program("pool_client"));
+        command.arg(&name).env("HOSTBUF_POOL", "auto").env("HOSTBUF_COMMAND", hostbuf());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts")
+    };
+    let mut clients: Vec<Child> = (0..4).map(|_| client()).collect();
+    let lines: Vec<String> = clients
+        .iter_mut()
+        .map(|client| {
+            let mut line = String::new();
+            let output = client.stdout.take().expect("it is piped");
+            BufReader::new(output).read_line(&mut line).expect("text");
+            line
+        })
+        .collect();
+    assert!(lines[0].starts_with("Shared ") && lines.iter().all(|line| *line == lines[0]), "{lines:?}");
+    let pid: i32 = lines[0].split_whitespace().last().and_then(|pid| pid.parse().ok()).expect("a number");
+    for mut client in clients {
+        // The end of its standard input ends it.
+        assert!(client.wait().expect("a child").success());
+    }
+    let brokers = || processes_with(&name).into_iter().map(|(pid, _)| pid).collect::<Vec<_>>();
+    eventually("the other brokers have ended", SOON, || brokers() == [pid]);
+    // It has no controlling client, and would end by itself after a minute.
+    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
+    eventually("the broker has ended", SOON, || brokers().is_empty());
+}
+
+#[test]
+fn refusals_state_the_limits_and_the_holders() {
+    let broker = RunningBroker::start("limits", &["--limit", "16M", "--per-client", "10M"]);
+    let (first, second) = (broker.connect("first"), broker.connect("second"));
+    let _segment = first.producer(&ProducerOptions::new(2 << 20, 4)).expect("8 MiB are within both limits");
+    let beyond_own = first.producer(&ProducerOptions::new(2 << 20, 4)).expect_err("16 MiB");
+    let beyond_pool = second.producer(&ProducerOptions::new(2 << 20, 4)).expect_err("16 MiB and the tables");
+    for (error, words) in [
+        (beyond_own, ["--per-client", "10 MiB", "use fewer or smaller blocks"]),
+        (beyond_pool, ["--limit", "16 MiB", &format!("first (process {})", std::process::id())]),
+    ] {
+        let text = error.to_string();
+        assert!(matches!(error, PoolError::Refused(BrokerRefusal::NoSpace { .. })), "{error:?}");
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    }
+}
+
+#[test]
+fn garbage_and_silent_connections_do_not_disturb_a_client() {
+    let broker = RunningBroker::start("garbage", &[]);
+    let client = broker.connect("client");
+    let producer = client.producer(&small_blocks("camera")).expect("there is memory");
+    let connect = || socket::connect(&broker.name).expect("it listens");
+    let mut silent = Vec::new();
+    for round in 0..1000u32 {
+        let connection = connect();
+        let garbage: Vec<u8> = (0..round % 300).map(|byte| (byte * 7 + round) as u8).collect();
+        // The broker may have closed the connection.
+        let _ = socket::send(std::os::fd::AsFd::as_fd(&connection), &garbage, &[]);
+        silent.push(connect());
+        if round % 100 == 0 {
+            drop(producer.take_timeout(SOON).expect("a free block"));
+            let another = broker.connect("another");
+            assert!(another.producer(&small_blocks("another")).is_ok());
+        }
+    }
+    assert!(client.status().is_ok());
+}
+
+#[test]
+fn another_user_is_refused() {
+    let Some(other) = OtherUser::new("a client of another user") else { return };
+    let broker = RunningBroker::start("user", &[]);
+    let outcome =
+        CommandOutput::of(other.command(other.hostbuf()).arg("stat").env("HOSTBUF_POOL", broker.variable()))
+            .ok();
+    let why = "the socket belongs to user 0, and this process to user 65534";
+    assert!(outcome.stdout.contains(why), "{outcome:?}");
+    // The other side refuses as well: a process of the other user that says hello gets no answer.
+    let taken = CommandOutput::of(other.command(other.hostbuf()).args(["broker", "--name", &broker.name]));
+    let owner = format!("process {} (hostbuf) of user 0 listens there already", broker.pid());
+    one_line(&taken, 85, &[&owner]);
+}

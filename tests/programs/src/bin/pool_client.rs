@@ -1,0 +1,25 @@
+//! A client of a pool: `pool_client NAME [PATH]` connects as `HOSTBUF_POOL` states, to the broker
+//! at the abstract socket NAME (or at PATH). It prints one line with the kind of the pool, its
+//! identity and the broker's process, and stays until the end of its standard input.
+
+use std::io::Read;
+
+use hostbuf_pool::{Pool, PoolOptions};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().expect("the name of a socket");
+    let mut options = PoolOptions::from_environment("pool_client").expect("a valid variable").socket(name);
+    options.path = arguments.next().map(Into::into);
+    let pool = match Pool::connect(options) {
+        Ok(pool) => pool,
+        Err(error) => {
+            eprintln!("pool_client: {error}");
+            std::process::exit(1);
+        }
+    };
+    let status = pool.status().expect("the broker answers");
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    println!("{:?} {} {}", pool.kind(), pool.id(), status["pid"]);
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
