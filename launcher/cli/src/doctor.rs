@@ -14,6 +14,7 @@ mod launch_commands;
 mod limits;
 mod memory;
 mod pages;
+mod pool;
 mod registration;
 mod topology;
 
@@ -87,6 +88,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
         ("devices", devices::lines()),
         ("registration", registration::lines()),
         ("topology", topology::lines()),
+        ("pool", pool::lines()),
     ];
     let usable = groups.iter().flat_map(|(_, lines)| lines).all(|l| !(l.needed && l.mark == Mark::Lacks));
     let host = hostbuf_os::process::host_name();
