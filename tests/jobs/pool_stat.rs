@@ -82,3 +82,45 @@ fn a_missing_and_a_stopped_broker_take_one_line() {
     let invalid = stat("sometimes", &[]).stdout;
     assert!(invalid.contains("invalid pool \"sometimes\""), "{invalid}");
 }
+
+/// Returns the finding of `hostbuf doctor` about pools with this name.
+fn finding(command: &mut Command, name: &str) -> Value {
+    let report: Value = serde_json::from_str(&CommandOutput::of(command).ok().stdout).expect("JSON");
+    let checks = report["checks"].as_array().expect("a list");
+    let found = checks.iter().find(|check| check["group"] == "pool" && check["name"] == name);
+    found.unwrap_or_else(|| panic!("no finding {name}: {report:#}")).clone()
+}
+
+#[test]
+fn the_doctor_finds_the_broker() {
+    let broker = RunningBroker::start("doctor", &[]);
+    let look = |pool: &str| {
+        let mut command = Command::new(hostbuf());
+        finding(command.args(["doctor", "--json"]).env("HOSTBUF_POOL", pool), "broker")
+    };
+    let found = look(&broker.variable());
+    assert_eq!((&found["mark"], &found["values"]["pid"]), (&json!("ok"), &json!(broker.pid())));
+    let none = look(&format!("@{}", socket_name("doctor-none")));
+    assert_eq!(
+        (&none["mark"], &none["mends"][0]),
+        (&json!("note"), &json!("hostbuf broker, or HOSTBUF_POOL=auto for clients"))
+    );
+    assert_eq!(look("sometimes")["mark"], "lacks");
+}
+
+#[test]
+fn the_doctor_and_the_broker_agree_on_the_descriptors() {
+    let script = "ulimit -n 100; exec \"$0\" doctor --json";
+    let found = finding(Command::new("bash").args(["-c", script]).arg(hostbuf()), "descriptors of a broker");
+    assert_eq!((&found["mark"], &found["values"]["segments"]), (&json!("lacks"), &json!(3)));
+    // The soft limit does not matter: a broker raises it.
+    let name = socket_name("descriptors");
+    let script = "ulimit -Sn 40; exec \"$0\" broker --name \"$1\"";
+    let mut command = Command::new("bash");
+    let broker = RunningBroker::spawn(name.clone(), command.args(["-c", script]).arg(hostbuf()).arg(name));
+    let client = broker.connect("camera");
+    let options = small_blocks("camera");
+    let producers: Vec<_> =
+        (0..10).map(|_| client.producer(&options).expect("descriptors are left")).collect();
+    assert_eq!(stat_json(&broker)["segments"].as_array().map(Vec::len), Some(producers.len()));
+}
