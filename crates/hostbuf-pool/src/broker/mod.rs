@@ -9,6 +9,7 @@ mod awaited_clients;
 mod broker_tag;
 mod client_record;
 mod departures;
+mod descriptor_store;
 mod hand_back;
 mod listeners;
 mod options;
@@ -23,8 +24,10 @@ mod requests;
 mod segment_maker;
 mod segment_record;
 mod serve;
+mod service_manager;
 mod state;
 mod status_text;
+mod stored_segment;
 
 pub use options::BrokerOptions;
 pub use serve::Broker;

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use hostbuf_os::{Bytes, process};
 
 use super::broker_tag::BrokerTag;
+use super::service_manager;
 use crate::segment::ClientIdentity;
 
 /// A process with data files of an earlier broker.
@@ -37,11 +38,12 @@ impl KnownProcess {
 
 /// Returns the other processes of this user that have data files of a broker with this mark open.
 /// Processes in PID namespaces that are not visible here are missing; they connect to this broker
-/// by themselves.
+/// by themselves. The service manager, which keeps descriptors for the broker, is not one of them.
 pub(super) fn processes_with_segments(tag: BrokerTag) -> Vec<KnownProcess> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter_map(|pid| process_with_segments(pid, tag)).collect()
+    let others = pids.filter(|&pid| Some(pid) != service_manager::process());
+    others.filter_map(|pid| process_with_segments(pid, tag)).collect()
 }
 
 /// Returns a process, if it is one of this user with data files of a broker with this mark.

@@ -162,6 +162,10 @@ impl BrokerState {
         if making > 0 {
             list.push(format!("segments that are being made {}", Bytes(making)));
         }
+        let unclaimed: u64 = self.unclaimed.values().map(|segment| segment.bytes).sum();
+        if unclaimed > 0 {
+            list.push(format!("clients of an earlier broker that have not connected {}", Bytes(unclaimed)));
+        }
         list.join("; ")
     }
 

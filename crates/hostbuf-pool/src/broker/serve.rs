@@ -12,6 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::broker_tag::BrokerTag;
 use super::client_record::ClientRecord;
+use super::descriptor_store::DescriptorStore;
 use super::listeners::Listeners;
 use super::options::BrokerOptions;
 use super::passed_descriptors::PassedDescriptors;
@@ -34,6 +35,7 @@ pub struct Broker {
     listeners: Listeners,
     acceptors: Vec<Acceptor>,
     state: BrokerState,
+    store: DescriptorStore,
     made: Arc<EventFd>,
     idle: Option<Duration>,
     unused_since: Instant,
@@ -58,9 +60,12 @@ impl Broker {
     /// a broker already, which the message names; [`PoolError::Invalid`] for a path that no socket
     /// can have.
     pub fn open(options: &BrokerOptions) -> Result<Broker, PoolError> {
-        let passed = PassedDescriptors::take();
-        let listeners = Listeners::open(options, passed.sockets)?;
-        Broker::with_sockets(options, listeners, Recovery::begin(BrokerTag::of(&options.name)))
+        let PassedDescriptors { sockets, segments } = PassedDescriptors::take();
+        let listeners = Listeners::open(options, sockets)?;
+        let recovery = Recovery::begin(BrokerTag::of(&options.name));
+        let mut broker = Broker::with_sockets(options, listeners, recovery)?;
+        broker.store = DescriptorStore::open(&mut broker.state, segments);
+        Ok(broker)
     }
 
     /// Opens a broker that has no predecessor.
@@ -91,6 +96,7 @@ impl Broker {
             acceptors: listeners.sockets.drain(..).map(Acceptor::new).collect(),
             listeners,
             state,
+            store: DescriptorStore::absent(),
             made,
             idle: options.idle,
             unused_since: Instant::now(),
@@ -114,6 +120,12 @@ impl Broker {
     /// # Errors
     /// [`PoolError::Os`].
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> Result<(), PoolError> {
+        let served = self.serve_clients(stop);
+        self.store.close();
+        served
+    }
+
+    fn serve_clients(&mut self, stop: BorrowedFd<'_>) -> Result<(), PoolError> {
         loop {
             let ready = self.wait(stop)?;
             if ready.contains(&EventSource::Stop) {
@@ -133,6 +145,7 @@ impl Broker {
             self.state.end_segments();
             self.state.advance_recovery();
             self.state.retry_pending();
+            self.store.update(&mut self.state);
             if !self.state.is_unused() {
                 self.unused_since = Instant::now();
             } else if self.idle.is_some_and(|idle| self.unused_since.elapsed() >= idle) {
@@ -147,7 +160,8 @@ impl Broker {
         let shortage = self.acceptors.iter().filter_map(Acceptor::retry_after).min();
         let idle = self.idle.filter(|_| self.state.is_unused());
         let idle = idle.map(|idle| idle.saturating_sub(self.unused_since.elapsed()));
-        let timeout = [retry, shortage, idle, self.state.next_turn()].into_iter().flatten().min();
+        let stored = self.store.next_turn(&self.state);
+        let timeout = [retry, shortage, idle, stored, self.state.next_turn()].into_iter().flatten().min();
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             let rounded_up = timeout + Duration::from_micros(999);
             PollTimeout::try_from(rounded_up).unwrap_or(PollTimeout::MAX)

@@ -15,6 +15,7 @@ use super::pending_create::PendingCreate;
 use super::recovery::Recovery;
 use super::segment_maker::{MakerResult, SegmentMaker};
 use super::segment_record::{SegmentRecord, SegmentStage};
+use super::stored_segment::StoredSegment;
 use crate::pool_id::PoolId;
 use crate::wire::{PoolMessage, RefusalKind, RefusalRecord, SegmentKey, SegmentTerms};
 
@@ -46,6 +47,8 @@ pub(super) struct BrokerState {
     /// The requests for segments that a client of a predecessor may still hand back.
     pub(super) pending_attaches: Vec<PendingAttach>,
     pub(super) recovery: Option<Recovery>,
+    /// The segments of the descriptor store that no client has handed back.
+    pub(super) unclaimed: BTreeMap<SegmentKey, StoredSegment>,
 }
 
 impl BrokerState {
@@ -69,6 +72,7 @@ impl BrokerState {
             pending: Vec::new(),
             pending_attaches: Vec::new(),
             recovery,
+            unclaimed: BTreeMap::new(),
         }
     }
 
@@ -173,7 +177,10 @@ impl BrokerState {
 
     /// Returns whether the broker has neither clients nor segments.
     pub(super) fn is_unused(&self) -> bool {
-        self.clients.is_empty() && self.segments.is_empty() && self.making.is_empty()
+        self.clients.is_empty()
+            && self.segments.is_empty()
+            && self.making.is_empty()
+            && self.unclaimed.is_empty()
     }
 
     /// Returns the time after which something is to be done without any message.

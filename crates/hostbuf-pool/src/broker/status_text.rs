@@ -49,6 +49,7 @@ impl BrokerState {
             "clients": clients.collect::<Vec<_>>(),
             "segments": segments.collect::<Vec<_>>(),
             "unaccounted": unaccounted.collect::<Vec<_>>(),
+            "unclaimed_bytes": self.unclaimed.values().map(|segment| segment.bytes).sum::<u64>(),
         })
     }
 
