@@ -55,6 +55,14 @@ fn pool(report: &PoolReport) -> String {
         )
         .expect("to memory");
     }
+    if status["unclaimed_bytes"].as_u64().is_some_and(|unclaimed| unclaimed > 0) {
+        let unclaimed = bytes(&status["unclaimed_bytes"]);
+        writeln!(
+            text,
+            "  {unclaimed} of it were made by an earlier broker, and no client has reported them yet"
+        )
+        .expect("to memory");
+    }
     let clients = list(&status["clients"]);
     if clients.is_empty() {
         text.push_str("  no clients\n");
@@ -194,13 +202,14 @@ pool @p  broker 4  on h0: 33 MiB of 1 GiB used, 256 MiB for each client at most
     fn a_pool_without_clients_and_one_that_does_not_answer_take_a_line() {
         let status = json!({
             "pid": 4, "host": "h0", "bytes": 0, "limit": 1, "per_client": 1, "clients": [], "segments": [],
-            "unaccounted": [{ "pid": 7, "name": "cam\u{1b}", "bytes": 4096 }],
+            "unclaimed_bytes": 8192, "unaccounted": [{ "pid": 7, "name": "cam\u{1b}", "bytes": 4096 }],
         });
         let text_of_empty = of(status);
         assert!(
             text_of_empty.contains(r"process 7 (cam\u{1b}) 4 KiB; continue or end them"),
             "{text_of_empty}"
         );
+        assert!(text_of_empty.contains("\n  8 KiB of it were made by an earlier broker"), "{text_of_empty}");
         assert!(text_of_empty.ends_with("  no clients\n"), "{text_of_empty}");
         let silent = PoolReport { socket: "@p".into(), status: Err("it has not answered".into()) };
         let reports = PoolReports { pools: vec![silent], of_others: 2 };
