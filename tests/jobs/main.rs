@@ -8,6 +8,7 @@ mod address;
 mod arguments;
 mod before_main;
 mod broker;
+mod broker_descriptor_store;
 mod containers;
 mod debugging;
 mod descendants;
