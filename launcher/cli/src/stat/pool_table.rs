@@ -69,8 +69,18 @@ fn pool(report: &PoolReport) -> String {
     }
     text.push_str(&table(&["CLIENT", "PROCESS", "HAS MADE"], clients.iter().map(client)));
     let segments = list(&status["segments"]);
-    let head =
-        ["STREAM", "PRODUCER", "SIZE", "BLOCKS", "FREE", "WRITING", "PUBLISHED", "FRAMES", "NO FREE BLOCK"];
+    let head = [
+        "STREAM",
+        "PRODUCER",
+        "SIZE",
+        "BLOCKS",
+        "FREE",
+        "WRITING",
+        "PUBLISHED",
+        "RETIRED",
+        "FRAMES",
+        "NO FREE BLOCK",
+    ];
     text.push_str(&table(&head, segments.iter().map(segment)));
     let readers = segments
         .iter()
@@ -102,6 +112,7 @@ fn segment(segment: &Value) -> Vec<String> {
         segment["free"].to_string(),
         segment["writing"].to_string(),
         segment["published"].to_string(),
+        segment["retired"].to_string(),
         segment["frames"].to_string(),
         segment["exhausted"].to_string(),
     ]
@@ -179,7 +190,7 @@ mod tests {
             "segments": [{
                 "segment": 1, "stream": "left", "producer": 1, "producer_name": "camera (process 5)",
                 "bytes": 33 << 20, "blocks": 4, "block_bytes": 8 << 20, "quota": 2, "free": 1,
-                "writing": 1, "published": 2, "frames": 90, "exhausted": 3,
+                "writing": 1, "published": 1, "retired": 1, "frames": 90, "exhausted": 3,
                 "readers": [{
                     "name": "viewer", "pid": 6, "holds": 2, "held_blocks": [0, 3], "acquired": 80, "gone": 10,
                     "latency": { "samples": 80, "p50_ns": 41_000, "p99_ns": 1_500_000, "max_ns": null },
@@ -190,8 +201,8 @@ mod tests {
 pool @p  broker 4  on h0: 33 MiB of 1 GiB used, 256 MiB for each client at most
   CLIENT  PROCESS  HAS MADE
   camera  5        33 MiB
-  STREAM  PRODUCER            SIZE    BLOCKS     FREE  WRITING  PUBLISHED  FRAMES  NO FREE BLOCK
-  left    camera (process 5)  33 MiB  4 x 8 MiB  1     1        2          90      3
+  STREAM  PRODUCER            SIZE    BLOCKS     FREE  WRITING  PUBLISHED  RETIRED  FRAMES  NO FREE BLOCK
+  left    camera (process 5)  33 MiB  4 x 8 MiB  1     1        1          1        90      3
   STREAM  READER      HOLDS   BLOCKS  ACQUIRED  TOO LATE  P50    P99     MAX
   left    viewer (6)  2 of 2  0 3     80        10        41 µs  1.5 ms  over 17 s
 ";
