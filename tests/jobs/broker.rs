@@ -2,13 +2,16 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use hostbuf_os::socket;
+use hostbuf_os::encode;
+use hostbuf_os::socket::{self, ReceivedPacket};
 use hostbuf_pool::{BrokerRefusal, Pool, PoolError, PoolKind, PoolMode, PoolOptions, ProducerOptions};
-use hostbuf_tests::{CommandOutput, Scratch, eventually, hostbuf, processes_with, program, run};
+use hostbuf_protocol::message::{Hello, Message, Role};
+use hostbuf_tests::{CommandOutput, Scratch, eventually, hostbuf, processes_with, program, run, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -147,7 +150,7 @@ fn a_descriptor_that_is_no_socket_of_a_broker_is_refused() {
     let stream = UnixListener::bind(folder.path("stream")).expect("the folder is writable");
     let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" broker";
     let mut command = Command::new("sh");
-    command.args(["-c", script]).arg(hostbuf()).stdin(Stdio::from(std::os::fd::OwnedFd::from(stream)));
+    command.args(["-c", script]).arg(hostbuf()).stdin(Stdio::from(OwnedFd::from(stream)));
     let output = command.output().expect("it starts");
     let said = String::from_utf8(output.stderr).expect("text");
     assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
@@ -213,7 +216,7 @@ fn garbage_and_silent_connections_do_not_disturb_a_client() {
         let connection = connect();
         let garbage: Vec<u8> = (0..round % 300).map(|byte| (byte * 7 + round) as u8).collect();
         // The broker may have closed the connection.
-        let _ = socket::send(std::os::fd::AsFd::as_fd(&connection), &garbage, &[]);
+        let _ = socket::send(connection.as_fd(), &garbage, &[]);
         silent.push(connect());
         if round % 100 == 0 {
             drop(producer.take_timeout(SOON).expect("a free block"));
@@ -233,8 +236,36 @@ fn another_user_is_refused() {
             .ok();
     let why = "the socket belongs to user 0, and this process to user 65534";
     assert!(outcome.stdout.contains(why), "{outcome:?}");
-    // The other side refuses as well: a process of the other user that says hello gets no answer.
+    // The name of the socket is not free for the other user.
     let taken = CommandOutput::of(other.command(other.hostbuf()).args(["broker", "--name", &broker.name]));
     let owner = format!("process {} (hostbuf) of user 0 listens there already", broker.pid());
     one_line(&taken, 85, &[&owner]);
+}
+
+/// Connects as another user, says hello, and returns whether there was an answer.
+#[allow(unsafe_code, reason = "changes the user of one thread, which the C library does not offer")]
+fn is_answered_as(uid: libc::uid_t, name: &str) -> bool {
+    // SAFETY: the system call changes the credentials of this thread only, which ends soon.
+    let changed = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+    assert_eq!(changed, 0, "root becomes another user");
+    let connection = socket::connect(name).expect("all users reach an abstract name");
+    let hello = Message::Hello { hello: Hello::of(Role::PoolClient), command: b"intruder" };
+    // The broker may have closed the connection.
+    let _ = socket::send(connection.as_fd(), &encode(&hello), &[]);
+    matches!(socket::receive(connection.as_fd(), 4096), Ok(ReceivedPacket::Packet(..)))
+}
+
+#[test]
+fn a_client_that_does_not_check_the_user_gets_no_answer() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("a client of another user: only root can become another user");
+    }
+    let broker = RunningBroker::start("intruder", &[]);
+    let own = nix::unistd::geteuid().as_raw();
+    for (uid, answered) in [(own, true), (65534, false)] {
+        let name = broker.name.clone();
+        let thread = std::thread::spawn(move || is_answered_as(uid, &name));
+        assert_eq!(thread.join().expect("it does not panic"), answered, "user {uid}");
+    }
+    assert!(broker.connect("client").status().is_ok());
 }
