@@ -213,6 +213,8 @@ fn limits_are_exact_and_refusals_name_the_holders() {
     assert_eq!(available, 31);
     assert!(details.contains("--limit") && details.contains("first (process"), "{details}");
     drop(one);
+    // The broker has read that it was closed, since it answers on the same connection.
+    assert_eq!(status(&first)["segments"][0]["stage"], "orphaned");
     // Nobody reads what the first has published, so its memory is not kept for late readers.
     let one = second.producer(&half).unwrap();
     assert_eq!(status(&first)["bytes"].as_u64().unwrap() / MIB, 32);

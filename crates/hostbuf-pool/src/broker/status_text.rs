@@ -36,8 +36,9 @@ impl BrokerState {
         });
         let segments = self.segments.iter().map(|(key, segment)| self.segment_status(key, segment));
         let unaccounted = self.recovery.iter().flat_map(super::recovery::Recovery::waits_for);
-        let unaccounted = unaccounted
-            .map(|known| json!({ "pid": known.pid, "name": process::name(known.pid), "bytes": known.bytes() }));
+        let unaccounted = unaccounted.map(
+            |known| json!({ "pid": known.pid, "name": process::name(known.pid), "bytes": known.bytes() }),
+        );
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pool": self.pool.to_string(),

@@ -1,6 +1,6 @@
 //! A client's connection, and what the client has from its brokers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use hostbuf_os::poison::IgnorePoison;
@@ -37,6 +37,10 @@ pub(super) struct PoolConnection {
 struct HeldSegments {
     produced: HashMap<SegmentKey, Weak<ProducerSegment>>,
     attached: HashMap<SegmentKey, Arc<AttachedSegment>>,
+    /// The number of threads that attach segments.
+    attaching: usize,
+    /// The segments that ended while a thread attached one of them or another one.
+    ended: HashSet<SegmentKey>,
 }
 
 impl PoolConnection {
@@ -76,9 +80,18 @@ impl PoolConnection {
         self.held.lock().ignore_poison().produced.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Adds a segment that this client reads.
+    /// Notes that a thread attaches a segment, until the result is dropped.
+    pub(super) fn begin_attaching(&self) -> AttachingThread<'_> {
+        self.held.lock().ignore_poison().attaching += 1;
+        AttachingThread(self)
+    }
+
+    /// Adds a segment that this client reads, unless it has ended meanwhile.
     pub(super) fn add_attached(&self, key: SegmentKey, segment: Arc<AttachedSegment>) {
-        self.held.lock().ignore_poison().attached.insert(key, segment);
+        let mut held = self.held.lock().ignore_poison();
+        if !held.ended.contains(&key) {
+            held.attached.insert(key, segment);
+        }
     }
 
     /// Returns a segment that this client reads.
@@ -93,7 +106,13 @@ impl PoolConnection {
 
     /// Gives up a segment that this client reads. It is unmapped with its last hold.
     pub(super) fn detach(&self, key: SegmentKey) {
-        let segment = self.held.lock().ignore_poison().attached.remove(&key);
+        let mut held = self.held.lock().ignore_poison();
+        let segment = held.attached.remove(&key);
+        if segment.is_none() && held.attaching > 0 {
+            // The thread that attaches it has the broker's answer, but has not mapped it yet.
+            held.ended.insert(key);
+        }
+        drop(held);
         // Outside the lock.
         drop(segment);
     }
@@ -103,5 +122,18 @@ impl PoolConnection {
         let attached = std::mem::take(&mut self.held.lock().ignore_poison().attached);
         // Outside the lock.
         drop(attached);
+    }
+}
+
+/// A thread that attaches a segment.
+pub(super) struct AttachingThread<'c>(&'c PoolConnection);
+
+impl Drop for AttachingThread<'_> {
+    fn drop(&mut self) {
+        let mut held = self.0.held.lock().ignore_poison();
+        held.attaching -= 1;
+        if held.attaching == 0 {
+            held.ended.clear();
+        }
     }
 }

@@ -186,6 +186,7 @@ impl Pool {
         if let Some(segment) = connection.attached(key) {
             return Ok(segment);
         }
+        let _attaching = connection.begin_attaching();
         let attached = connection.link.with_broker(|deadline| {
             let _changing = connection.changing.read().ignore_poison();
             let (packet, descriptors) =

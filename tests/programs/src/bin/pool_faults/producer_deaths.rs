@@ -53,11 +53,13 @@ pub(crate) fn kill(rounds: u32, mut random: RandomInstants) -> Result<String, Br
             stamps::check(block)?;
         }
         drop(held);
-        let mut bytes = 0;
-        eventually("the memory of a dead producer is free", || {
-            bytes = status(&pool).ok().and_then(|status| status["bytes"].as_u64()).unwrap_or(u64::MAX);
-            bytes == 0
-        })?;
+        let mut seen = String::new();
+        let freed = eventually("the memory of a dead producer is free", || {
+            let Ok(status) = status(&pool) else { return false };
+            seen = status.to_string();
+            status["bytes"] == 0
+        });
+        freed.map_err(|why| format!("{why}: {seen}"))?;
     }
     eventually("the broker has closed the files of the producers", || broker.descriptors() == descriptors)?;
     Ok(format!("{read} frames read, {gone} tokens late, {without} producers killed before their first frame"))
