@@ -24,6 +24,8 @@ pub(super) fn start_and_connect(options: &PoolOptions, identity: u64) -> Result<
     if let Some(path) = &options.path {
         broker.arg("--path").arg(path);
     }
+    // A service manager that has started this process is not the broker's.
+    broker.env_remove("NOTIFY_SOCKET");
     // It outlives this process, and must not get the signals of its terminal.
     broker.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = broker.spawn().map_err(|error| PoolError::NoBroker {
