@@ -37,6 +37,12 @@ impl Block {
         self.segment.block_bytes() as usize
     }
 
+    /// Returns whether the bytes are mapped in this process: they are not in a forked child.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.segment.is_mapped()
+    }
+
     /// Returns the bytes, which are those of an earlier content, or zeros.
     ///
     /// # Panics

@@ -57,6 +57,12 @@ impl BlockRef {
         self.header.length as usize
     }
 
+    /// Returns whether the bytes are mapped in this process: they are not in a forked child.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.segment.is_mapped()
+    }
+
     /// Returns the content.
     ///
     /// # Panics
