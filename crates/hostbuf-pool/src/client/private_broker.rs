@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::{process, thread};
 
 use crate::broker::{Broker, BrokerOptions};
@@ -13,6 +14,7 @@ use crate::segment::SpaceEvent;
 pub(super) struct PrivateBroker {
     name: String,
     stop: Arc<SpaceEvent>,
+    fork_guard: ForkGuard,
 }
 
 impl PrivateBroker {
@@ -34,7 +36,7 @@ impl PrivateBroker {
             }
         })
         .map_err(PoolError::os("starting a thread"))?;
-        Ok(PrivateBroker { name, stop })
+        Ok(PrivateBroker { name, stop, fork_guard: ForkGuard::current() })
     }
 
     /// Returns the abstract name of the broker's socket.
@@ -45,6 +47,9 @@ impl PrivateBroker {
 
 impl Drop for PrivateBroker {
     fn drop(&mut self) {
-        self.stop.notify();
+        // A forked child shares the event with its parent, which has the thread.
+        if self.fork_guard.is_current() {
+            self.stop.notify();
+        }
     }
 }
