@@ -31,6 +31,10 @@
 #define HOSTBUF_KEY_INIT {sizeof(hostbuf_key), 0, 0, 0}
 #define HOSTBUF_LEASE_INIT {sizeof(hostbuf_lease), {0, 0, 0, 0, 0, 0}, 0, 0, 0}
 #define HOSTBUF_CACHE_STATS_INIT {sizeof(hostbuf_cache_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define HOSTBUF_POOL_OPTIONS_INIT {sizeof(hostbuf_pool_options), NULL, HOSTBUF_POOL_DEFAULT, 0, NULL, NULL, 0}
+#define HOSTBUF_PRODUCER_OPTIONS_INIT {sizeof(hostbuf_producer_options), 0, 0, 0, 0, 0, NULL, 0, NULL}
+#define HOSTBUF_CONTENT_INIT {sizeof(hostbuf_content), HOSTBUF_ELEMENT_NONE, 0, NULL, NULL, 0, 0, 0, NULL, 0}
+#define HOSTBUF_BLOCK_HEADER_INIT {sizeof(hostbuf_block_header), HOSTBUF_ELEMENT_NONE, 0, {0}, {0}, 0, 0, 0, 0, 0, 0, {0}}
 
 /* A section of a new buffer, in an array: the name, the size in bytes, and the NUMA nodes or NULL. */
 #define HOSTBUF_SECTION(name, size, numa) {sizeof(hostbuf_section_options), name, size, numa}
@@ -84,6 +88,24 @@ typedef enum hostbuf_status {
     HOSTBUF_DEFECT = 21,
     // The job has failed, so no process can attach. The message is that of the job's error.
     HOSTBUF_JOB_FAILED = 22,
+    // The time limit is over: no block became free, or the pool's broker has not answered.
+    HOSTBUF_TIMEOUT = 23,
+    // There is no broker for the pool, or it has ended.
+    HOSTBUF_NO_BROKER = 24,
+    // The pool's broker has refused the request.
+    HOSTBUF_REFUSED = 25,
+    // The content of a token is gone: its producer has reused the block, or has ended.
+    HOSTBUF_GONE = 26,
+    // The producer has not published the content of a token.
+    HOSTBUF_NOT_PUBLISHED = 27,
+    // This process holds as many blocks of a producer as it may.
+    HOSTBUF_QUOTA = 28,
+    // A token names a block or a length that its producer does not have.
+    HOSTBUF_OUT_OF_RANGE = 29,
+    // The bytes are no token, or a damaged one.
+    HOSTBUF_INVALID_TOKEN = 30,
+    // The description of a block is damaged.
+    HOSTBUF_INVALID_HEADER = 31,
 } hostbuf_status;
 
 // The operation of `all_reduce`.
@@ -144,6 +166,33 @@ typedef enum hostbuf_access {
     HOSTBUF_REMOTE_ATOMIC = 9,
 } hostbuf_access;
 
+// The type of the elements of an array in a block. A number is 256 times the type code of DLPack
+// plus the number of bits. Elements have the byte order of the host.
+typedef enum hostbuf_element_type {
+    // Bytes without a type: for publishing, all of the block's.
+    HOSTBUF_ELEMENT_NONE = 0,
+    HOSTBUF_ELEMENT_INT8 = 8,
+    HOSTBUF_ELEMENT_INT16 = 16,
+    HOSTBUF_ELEMENT_INT32 = 32,
+    HOSTBUF_ELEMENT_INT64 = 64,
+    HOSTBUF_ELEMENT_UINT8 = 264,
+    HOSTBUF_ELEMENT_UINT16 = 272,
+    HOSTBUF_ELEMENT_UINT32 = 288,
+    HOSTBUF_ELEMENT_UINT64 = 320,
+    HOSTBUF_ELEMENT_FLOAT16 = 528,
+    HOSTBUF_ELEMENT_FLOAT32 = 544,
+    HOSTBUF_ELEMENT_FLOAT64 = 576,
+    // A byte without a meaning for others.
+    HOSTBUF_ELEMENT_OPAQUE = 776,
+    HOSTBUF_ELEMENT_BFLOAT16 = 1040,
+    HOSTBUF_ELEMENT_COMPLEX64 = 1344,
+    HOSTBUF_ELEMENT_COMPLEX128 = 1408,
+    // A byte, 0 or 1.
+    HOSTBUF_ELEMENT_BOOL = 1544,
+    HOSTBUF_ELEMENT_FLOAT8_E4M3FN = 2568,
+    HOSTBUF_ELEMENT_FLOAT8_E5M2 = 3080,
+} hostbuf_element_type;
+
 // The source of a cache's reports of changed mappings.
 typedef enum hostbuf_monitor_mode {
     // The mode in `HOSTBUF_CACHE_MONITOR`, or strict if the variable is not set.
@@ -156,9 +205,30 @@ typedef enum hostbuf_monitor_mode {
     HOSTBUF_MONITOR_REQUIRED = 3,
 } hostbuf_monitor_mode;
 
+// The behaviour of a pool without a broker.
+typedef enum hostbuf_pool_mode {
+    // The behaviour that the variable `HOSTBUF_POOL` states; without it as
+    // `HOSTBUF_POOL_OPTIONAL`.
+    HOSTBUF_POOL_DEFAULT = 0,
+    // Without a broker the pool is one of this process alone.
+    HOSTBUF_POOL_OPTIONAL = 1,
+    // Without a broker connecting fails.
+    HOSTBUF_POOL_REQUIRED = 2,
+    // Without a broker one is started, which ends when it is unused.
+    HOSTBUF_POOL_START = 3,
+    // The pool is one of this process alone.
+    HOSTBUF_POOL_PRIVATE = 4,
+} hostbuf_pool_mode;
+
 // The allocator of the memory of a buffer while it is being filled. Its address is constant as
 // long as the `hostbuf_buffer` lives. After the fill function has returned, it allocates nothing.
 typedef struct hostbuf_arena hostbuf_arena;
+
+// A block that its producer writes. No reader has it before it is published.
+typedef struct hostbuf_block hostbuf_block;
+
+// A reader's hold on a published block. The producer does not reuse the block while it exists.
+typedef struct hostbuf_block_ref hostbuf_block_ref;
 
 // A host's shared memory, mapped at the agreed address.
 typedef struct hostbuf_buffer hostbuf_buffer;
@@ -168,6 +238,12 @@ typedef struct hostbuf_cache hostbuf_cache;
 
 // A device for the registration of memory.
 typedef struct hostbuf_device hostbuf_device;
+
+// A connection of this process to a pool of blocks.
+typedef struct hostbuf_pool hostbuf_pool;
+
+// A producer of blocks, with memory of its own. Threads may share it.
+typedef struct hostbuf_producer hostbuf_producer;
 
 // A registration of a part of a buffer with a device.
 typedef struct hostbuf_registration hostbuf_registration;
@@ -377,6 +453,113 @@ typedef struct hostbuf_cache_stats {
     // The maximum number of registered bytes.
     size_t peak_bytes;
 } hostbuf_cache_stats;
+
+// The description of the content that a producer publishes. Without an element type the content
+// is bytes.
+typedef struct hostbuf_content {
+    // The size of this structure: initialize it with `HOSTBUF_CONTENT_INIT`.
+    size_t struct_size;
+    // One of `hostbuf_element_type`.
+    uint32_t element;
+    // The number of dimensions, at most 8.
+    uint32_t ndim;
+    // The extents of the dimensions in elements; may be null if there is no dimension.
+    const uint64_t *shape;
+    // The strides of the dimensions in bytes. Null means an array in C order without gaps.
+    const int64_t *strides;
+    // The length of the content in bytes. 0 means the end of the array, or of the block if there
+    // is no element type. The content may continue behind the array.
+    uint64_t length;
+    // The number that the producer gives the frame.
+    uint64_t frame;
+    // The time of capture in nanoseconds, by a clock that producer and consumers agree on. 0 means
+    // none.
+    uint64_t captured_ns;
+    // Bytes that are passed to the readers, or null.
+    const void *user_data;
+    // The number of these bytes, at most 48.
+    size_t user_data_size;
+} hostbuf_content;
+
+// The name of a published block, which a producer sends to its consumers by any transport. Its
+// bytes can be copied.
+typedef struct hostbuf_token {
+    // The bytes, in a format that is the same for all languages.
+    uint8_t bytes[48];
+} hostbuf_token;
+
+// The description of the content of a published block. All numbers were checked: the array lies
+// within the content.
+typedef struct hostbuf_block_header {
+    // The size of this structure: initialize it with `HOSTBUF_BLOCK_HEADER_INIT`.
+    size_t struct_size;
+    // One of `hostbuf_element_type`.
+    uint32_t element;
+    // The number of dimensions.
+    uint32_t ndim;
+    // The extents of the dimensions in elements; 0 behind the last dimension.
+    uint64_t shape[8];
+    // The strides of the dimensions in bytes; 0 behind the last dimension.
+    int64_t strides[8];
+    // The length of the content in bytes.
+    uint64_t length;
+    // The number of times that the block was taken before.
+    uint64_t generation;
+    // The number of blocks that the producer published before this one. A gap is the number of
+    // blocks that the reader has missed.
+    uint64_t sequence;
+    // The time of publication in nanoseconds, by `CLOCK_MONOTONIC`.
+    uint64_t published_ns;
+    // The time of capture in nanoseconds, or 0 if there is none.
+    uint64_t captured_ns;
+    // The number that the producer gave the frame.
+    uint64_t frame;
+    // The bytes that the producer added.
+    uint8_t user_data[48];
+} hostbuf_block_header;
+
+// The options of a connection to a pool. All have defaults.
+typedef struct hostbuf_pool_options {
+    // The size of this structure: initialize it with `HOSTBUF_POOL_OPTIONS_INIT`.
+    size_t struct_size;
+    // The name of this client, for people and for producers that wait for it.
+    const char *name;
+    // One of `hostbuf_pool_mode`.
+    uint32_t mode;
+    // 0.
+    uint32_t reserved;
+    // The abstract name of the broker's socket, without the leading zero byte. Null means this
+    // user's.
+    const char *socket;
+    // The path of the broker's socket, instead of the abstract name, or null.
+    const char *path;
+    // The time in nanoseconds for which a request waits for the broker. 0 means 10 seconds.
+    uint64_t timeout_ns;
+} hostbuf_pool_options;
+
+// The options of a producer. All except the length of a block have defaults.
+typedef struct hostbuf_producer_options {
+    // The size of this structure: initialize it with `HOSTBUF_PRODUCER_OPTIONS_INIT`.
+    size_t struct_size;
+    // The length of a block in bytes; it is rounded up to whole pages of 4 KiB.
+    uint64_t block_bytes;
+    // The number of blocks. 0 means 8.
+    uint32_t blocks;
+    // The number of processes that may read at the same time. 0 means 8.
+    uint32_t readers;
+    // The number of published blocks that late readers may still acquire. 0 means half of the
+    // blocks.
+    uint32_t retain;
+    // The number of blocks that one reader may hold. 0 means half of the blocks.
+    uint32_t quota;
+    // The names of the readers that the producer waits for: no block is reused before all of them
+    // have read it. Null if there are none.
+    const char *const *wait_for;
+    // The number of these names.
+    size_t wait_for_count;
+    // The name of the stream, for people, or null.
+    const char *stream;
+} hostbuf_producer_options;
 
 #ifdef __cplusplus
 extern "C" {
@@ -592,6 +775,103 @@ enum hostbuf_status hostbuf_cache_flush(const struct hostbuf_cache *cache);
 // Writes the statistics of a cache to `to`.
 enum hostbuf_status hostbuf_cache_stat(const struct hostbuf_cache *cache,
                                        struct hostbuf_cache_stats *to);
+
+// Returns the address of the block's first byte, a multiple of 4096. The bytes are those of an
+// earlier content, or zeros. Returns null if the block is null, or in a forked child.
+void *hostbuf_block_data(const struct hostbuf_block *block);
+
+// Returns the number of bytes of the block, or 0 if it is null.
+size_t hostbuf_block_size(const struct hostbuf_block *block);
+
+// Publishes a block, writes its token to `token`, and sets `*block` to null: the producer must not
+// write to it any more. Null `content` is the whole block as bytes. After an error the block is
+// still the producer's.
+enum hostbuf_status hostbuf_block_publish(struct hostbuf_block **block,
+                                          const struct hostbuf_content *content,
+                                          struct hostbuf_token *token);
+
+// Frees a block that is not published, and sets `*block` to null. A null block is ignored.
+void hostbuf_block_free(struct hostbuf_block **block);
+
+// Returns the address of the first byte of the content, a multiple of 4096. Returns null if
+// `block` is null, or in a forked child.
+const void *hostbuf_block_ref_data(const struct hostbuf_block_ref *block);
+
+// Returns the number of bytes of the content, or 0 if `block` is null.
+size_t hostbuf_block_ref_size(const struct hostbuf_block_ref *block);
+
+// Writes the description of the content to `header`.
+enum hostbuf_status hostbuf_block_ref_header(const struct hostbuf_block_ref *block,
+                                             struct hostbuf_block_header *header);
+
+// Adds a hold on the same block, for another thread or another part of the program.
+enum hostbuf_status hostbuf_block_ref_clone(const struct hostbuf_block_ref *block,
+                                            struct hostbuf_block_ref **to);
+
+// Releases a hold, and sets `*block` to null. A null block is ignored.
+void hostbuf_block_ref_release(struct hostbuf_block_ref **block);
+
+// Connects to a pool of this user. Null `options` are the defaults.
+enum hostbuf_status hostbuf_pool_connect(const struct hostbuf_pool_options *options,
+                                         struct hostbuf_pool **to);
+
+// Closes a connection. It ends with its last producer and its last block. A null pool is ignored.
+void hostbuf_pool_close(struct hostbuf_pool *pool);
+
+// Returns true if a broker makes the memory of the pool and its clients share it. The tokens of
+// another pool are valid in this process only.
+bool hostbuf_pool_is_shared(const struct hostbuf_pool *pool);
+
+// Writes the state of the pool as a JSON text to `to`: clients, producers, and who holds which
+// blocks. Free it with `hostbuf_text_free`.
+enum hostbuf_status hostbuf_pool_status_text(const struct hostbuf_pool *pool,
+                                             char **to);
+
+// Frees a text of `hostbuf_pool_status_text`. A null text is ignored.
+void hostbuf_text_free(char *text);
+
+// Acquires the block of a token, for reading. Its producer does not reuse the block before
+// `hostbuf_block_ref_release`. After the first token of a producer this makes no system call.
+//
+// `HOSTBUF_GONE`: the producer has published too many others meanwhile, or has ended.
+// `HOSTBUF_QUOTA`: this process holds as many blocks as it may.
+enum hostbuf_status hostbuf_pool_acquire(const struct hostbuf_pool *pool,
+                                         const struct hostbuf_token *token,
+                                         struct hostbuf_block_ref **to);
+
+// States that this process does not need the block of a token, for a producer that waits for this
+// reader.
+enum hostbuf_status hostbuf_pool_skip(const struct hostbuf_pool *pool,
+                                      const struct hostbuf_token *token);
+
+// Makes a producer with its blocks. `HOSTBUF_NO_SPACE`: they would exceed a limit of the broker.
+enum hostbuf_status hostbuf_pool_producer(const struct hostbuf_pool *pool,
+                                          const struct hostbuf_producer_options *options,
+                                          struct hostbuf_producer **to);
+
+// Closes a producer. Readers may read what it has published for some seconds, and until the last
+// of them has released it. Its unpublished blocks stay valid. A null producer is ignored.
+void hostbuf_producer_close(struct hostbuf_producer *producer);
+
+// Returns the length of a block in bytes, or 0 if the producer is null.
+uint64_t hostbuf_producer_block_bytes(const struct hostbuf_producer *producer);
+
+// Returns the number of blocks, or 0 if the producer is null.
+uint32_t hostbuf_producer_blocks(const struct hostbuf_producer *producer);
+
+// Takes a free block, for which it waits.
+enum hostbuf_status hostbuf_producer_take(const struct hostbuf_producer *producer,
+                                          struct hostbuf_block **to);
+
+// Takes a free block without waiting. Returns `HOSTBUF_NOTHING` if there is none.
+enum hostbuf_status hostbuf_producer_try_take(const struct hostbuf_producer *producer,
+                                              struct hostbuf_block **to);
+
+// Takes a free block, for which it waits at most `timeout_ns` nanoseconds. Returns
+// `HOSTBUF_TIMEOUT` if none became free; the message states who holds the blocks.
+enum hostbuf_status hostbuf_producer_take_timeout(const struct hostbuf_producer *producer,
+                                                  uint64_t timeout_ns,
+                                                  struct hostbuf_block **to);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,6 +1,6 @@
-//! The interfaces in one process: tests/fixtures/c_interface.c, c_sections.c, cpp_interface.cpp and
-//! fortran_interface.f90, built without a warning, with the address and the undefined-behaviour
-//! sanitizers, under valgrind, and with the static library.
+//! The interfaces in one process: tests/fixtures/c_interface.c, c_sections.c, c_pool.c,
+//! cpp_interface.cpp, cpp_pool.cpp and fortran_interface.f90, built without a warning, with the
+//! address and the undefined-behaviour sanitizers, under valgrind, and with the static library.
 
 use std::fs;
 use std::path::PathBuf;
@@ -61,36 +61,46 @@ fn interface(compiler: &str, flags: &[&str], source: &str) {
 
 const C: [&str; 2] = ["c_interface.c", "c_sections.c"];
 const CPP: &str = "cpp_interface.cpp";
+/// The threads of a connection may outlive it for a moment, so valgrind, which compares the memory
+/// in use at the end, does not run these.
+const POOL_C: &str = "c_pool.c";
+const POOL_CPP: &str = "cpp_pool.cpp";
 const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 #[test]
 fn the_header_for_c_compiles_as_c11_and_passes() {
-    C.iter().for_each(|source| interface("gcc", &["-std=c11"], source));
+    C.iter().chain([&POOL_C]).for_each(|source| interface("gcc", &["-std=c11"], source));
 }
 
 #[test]
 fn the_header_for_c_compiles_as_cpp17_and_passes() {
-    C.iter().for_each(|source| interface("g++", &["-std=c++17", "-x", "c++"], source));
+    let sources = C.iter().chain([&POOL_C]);
+    sources.for_each(|source| interface("g++", &["-std=c++17", "-x", "c++"], source));
 }
 
 #[test]
 fn the_header_for_cpp_compiles_as_cpp17_and_cpp20_and_passes() {
-    interface("g++", &["-std=c++17", "-O0"], CPP);
-    interface("g++", &["-std=c++20", "-O0"], CPP);
+    for source in [CPP, POOL_CPP] {
+        interface("g++", &["-std=c++17", "-O0"], source);
+        interface("g++", &["-std=c++20", "-O0"], source);
+    }
 }
 
 #[test]
 fn the_interfaces_pass_with_sanitizers() {
-    for source in C {
+    for source in C.iter().chain([&POOL_C]) {
         interface("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), source);
         interface("g++", &[&["-std=c++17", "-x", "c++"][..], &SANITIZERS].concat(), source);
     }
-    interface("g++", &[&["-std=c++17"][..], &SANITIZERS].concat(), CPP);
+    for source in [CPP, POOL_CPP] {
+        interface("g++", &[&["-std=c++17"][..], &SANITIZERS].concat(), source);
+    }
 }
 
 #[test]
 fn the_interfaces_pass_with_the_static_library() {
-    C.iter().for_each(|source| interface("gcc", &["-std=c11", "target/lib/libhostbuf.a"], source));
+    let sources = C.iter().chain([&POOL_C]);
+    sources.for_each(|source| interface("gcc", &["-std=c11", "target/lib/libhostbuf.a"], source));
 }
 
 /// Both languages must agree on the sizes of the types that they exchange.
@@ -199,11 +209,14 @@ fn the_module_for_fortran_agrees_with_the_header() {
         .collect::<Vec<_>>()
         .join("\n");
     let (header, module) = (words(&header), words(&module));
-    // Returns the constants `NAME = NUMBER` of the header's enums or the module's parameters.
+    // Returns the constants `NAME = NUMBER` of the header's enums or the module's parameters. The
+    // module has no interface of the pool.
+    let is_of_pool = |name: &str| name.starts_with("HOSTBUF_POOL_") || name.starts_with("HOSTBUF_ELEMENT_");
     let constants = |words: &[&str]| -> std::collections::BTreeMap<String, String> {
         words
             .windows(3)
             .filter(|w| w[0].starts_with("HOSTBUF_") && w[1] == "=" && w[2].parse::<u32>().is_ok())
+            .filter(|w| !is_of_pool(w[0]))
             .map(|w| (w[0].trim_end_matches("_FAILED").to_owned(), w[2].to_owned()))
             .collect()
     };

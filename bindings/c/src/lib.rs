@@ -24,3 +24,10 @@ mod fill;
 mod register;
 
 mod cache;
+
+mod block;
+mod block_ref;
+mod element_type;
+mod pool;
+mod pool_status;
+mod producer;

@@ -60,6 +60,24 @@ pub enum hostbuf_status {
     HOSTBUF_DEFECT = 21,
     /// The job has failed, so no process can attach. The message is that of the job's error.
     HOSTBUF_JOB_FAILED = 22,
+    /// The time limit is over: no block became free, or the pool's broker has not answered.
+    HOSTBUF_TIMEOUT = 23,
+    /// There is no broker for the pool, or it has ended.
+    HOSTBUF_NO_BROKER = 24,
+    /// The pool's broker has refused the request.
+    HOSTBUF_REFUSED = 25,
+    /// The content of a token is gone: its producer has reused the block, or has ended.
+    HOSTBUF_GONE = 26,
+    /// The producer has not published the content of a token.
+    HOSTBUF_NOT_PUBLISHED = 27,
+    /// This process holds as many blocks of a producer as it may.
+    HOSTBUF_QUOTA = 28,
+    /// A token names a block or a length that its producer does not have.
+    HOSTBUF_OUT_OF_RANGE = 29,
+    /// The bytes are no token, or a damaged one.
+    HOSTBUF_INVALID_TOKEN = 30,
+    /// The description of a block is damaged.
+    HOSTBUF_INVALID_HEADER = 31,
 }
 
 use hostbuf_status as S;
@@ -74,6 +92,8 @@ pub enum CallError {
     /// The description of an invalid argument.
     Argument(String),
     Nothing(String),
+    /// The status and the message of an error of a pool.
+    Pool(hostbuf_status, String),
 }
 
 impl<E: Into<Error>> From<E> for CallError {
@@ -95,6 +115,7 @@ pub fn call(work: impl FnOnce() -> CallResult<()>) -> hostbuf_status {
         Ok(Err(CallError::Failed(error))) => (status_of(&error), error.to_string()),
         Ok(Err(CallError::Argument(what))) => (S::HOSTBUF_INVALID, what),
         Ok(Err(CallError::Nothing(why))) => (S::HOSTBUF_NOTHING, why),
+        Ok(Err(CallError::Pool(status, message))) => (status, message),
         Err(panic) => (S::HOSTBUF_DEFECT, format!("hostbuf panicked: {}", words(&*panic))),
     };
     set_message(message);
@@ -119,7 +140,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-fn status_of(error: &Error) -> hostbuf_status {
+pub fn status_of(error: &Error) -> hostbuf_status {
     match error {
         Error::Invalid { .. } => S::HOSTBUF_INVALID,
         // The kernel reports a lack of memory as its own error too.
@@ -163,7 +184,7 @@ pub extern "C" fn hostbuf_message() -> *const c_char {
 /// is never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
-    const NAMES: [&CStr; 23] = [
+    const NAMES: [&CStr; 32] = [
         c"HOSTBUF_OK",
         c"HOSTBUF_INVALID",
         c"HOSTBUF_UNSUPPORTED",
@@ -187,6 +208,15 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
         c"HOSTBUF_NOTHING",
         c"HOSTBUF_DEFECT",
         c"HOSTBUF_JOB_FAILED",
+        c"HOSTBUF_TIMEOUT",
+        c"HOSTBUF_NO_BROKER",
+        c"HOSTBUF_REFUSED",
+        c"HOSTBUF_GONE",
+        c"HOSTBUF_NOT_PUBLISHED",
+        c"HOSTBUF_QUOTA",
+        c"HOSTBUF_OUT_OF_RANGE",
+        c"HOSTBUF_INVALID_TOKEN",
+        c"HOSTBUF_INVALID_HEADER",
     ];
     usize::try_from(status).ok().and_then(|at| NAMES.get(at)).unwrap_or(&c"?").as_ptr()
 }
@@ -196,7 +226,9 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
 pub fn agree<T>(group: &dyn Collective, given: CallResult<T>) -> CallResult<T> {
     let given = given.map_err(|trouble| match trouble {
         CallError::Failed(error) => error,
-        CallError::Argument(what) | CallError::Nothing(what) => Error::Invalid { what },
+        CallError::Argument(what) | CallError::Nothing(what) | CallError::Pool(_, what) => {
+            Error::Invalid { what }
+        }
     });
     Ok(all_or_none(group, given)?)
 }
@@ -298,7 +330,7 @@ mod tests {
             assert_eq!(wanted, format!("{status:?}"));
             assert!(seen.insert(wanted));
         }
-        // OK, NOTHING and DEFECT are no errors of the library.
-        assert_eq!(seen.len(), 23 - 3);
+        // OK, NOTHING and DEFECT are no errors of the library, and pools have errors of their own.
+        assert_eq!(seen.len(), S::HOSTBUF_TIMEOUT as usize - 3);
     }
 }

@@ -1,0 +1,237 @@
+/* hostbuf's pool for C++17: blocks of memory that one process writes and other processes of the
+ * host read in place. Handles release themselves, and errors are exceptions.
+ *
+ *     #include <hostbuf_pool.hpp>
+ *
+ *     hostbuf::pool pool("camera");                      // in the process of the camera
+ *     auto frames = pool.producer(8294400);
+ *     hostbuf::block block = frames.take();
+ *     capture(block.data(), block.size());
+ *     send(block.publish());                             // a hostbuf_token, by any transport
+ *
+ *     hostbuf::pool pool("viewer");                      // in another process
+ *     hostbuf::block_ref frame = pool.acquire(token);
+ *     for (auto pixel : frame.as<const std::uint16_t>()) use(pixel);
+ */
+#ifndef HOSTBUF_POOL_HPP
+#define HOSTBUF_POOL_HPP
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "hostbuf.hpp"
+
+namespace hostbuf {
+
+/// A reader's hold on a published block. The destructor releases it, and the producer does not
+/// reuse the block before. It may outlive its pool.
+class block_ref {
+public:
+    explicit block_ref(hostbuf_block_ref *own) noexcept : own_(own) {}
+    /// Adds a hold on the same block.
+    block_ref(const block_ref &other)
+    {
+        if (other.own_) check(hostbuf_block_ref_clone(other.own_, &own_));
+    }
+    block_ref(block_ref &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
+    block_ref &operator=(block_ref other) noexcept
+    {
+        std::swap(own_, other.own_);
+        return *this;
+    }
+    ~block_ref() { hostbuf_block_ref_release(&own_); }
+
+    const void *data() const noexcept { return hostbuf_block_ref_data(own_); }
+    /// Returns the number of bytes of the content.
+    std::size_t size() const noexcept { return hostbuf_block_ref_size(own_); }
+    hostbuf_block_ref *get() const noexcept { return own_; }
+
+    /// Returns the content as objects of one type, which is const.
+    template <class T = const std::byte>
+    view<T> as() const
+    {
+        static_assert(std::is_const<T>::value, "a published block is read-only");
+        static_assert(std::is_trivially_copyable<typename std::remove_cv<T>::type>::value, "bytes are no value of such a type");
+        return {static_cast<T *>(data()), data() ? size() / sizeof(T) : 0};
+    }
+
+    hostbuf_block_header header() const
+    {
+        hostbuf_block_header header = HOSTBUF_BLOCK_HEADER_INIT;
+        check(hostbuf_block_ref_header(own_, &header));
+        return header;
+    }
+
+private:
+    hostbuf_block_ref *own_ = nullptr;
+};
+
+/// A block that its producer writes. The destructor frees it unless it was published. It may
+/// outlive its producer and its pool.
+class block {
+public:
+    explicit block(hostbuf_block *own) noexcept : own_(own) {}
+    block(block &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
+    block &operator=(block &&other) noexcept
+    {
+        std::swap(own_, other.own_);
+        return *this;
+    }
+    ~block() { hostbuf_block_free(&own_); }
+
+    void *data() const noexcept { return hostbuf_block_data(own_); }
+    std::size_t size() const noexcept { return hostbuf_block_size(own_); }
+    /// Returns false once the block is published.
+    explicit operator bool() const noexcept { return own_ != nullptr; }
+    hostbuf_block *get() const noexcept { return own_; }
+
+    /// Returns the whole block as objects of one type.
+    template <class T = std::byte>
+    view<T> as() const
+    {
+        static_assert(std::is_trivially_copyable<typename std::remove_cv<T>::type>::value, "bytes are no value of such a type");
+        return {static_cast<T *>(data()), data() ? size() / sizeof(T) : 0};
+    }
+
+    /// Publishes the content and returns its token. Nothing may write to the block afterwards.
+    /// After an exception the block is not published.
+    hostbuf_token publish(const hostbuf_content &content)
+    {
+        hostbuf_token token;
+        check(hostbuf_block_publish(&own_, &content, &token));
+        return token;
+    }
+
+    /// Publishes the whole block as bytes.
+    hostbuf_token publish() { return publish(HOSTBUF_CONTENT_INIT); }
+
+private:
+    hostbuf_block *own_;
+};
+
+/// A producer of blocks, with memory of its own.
+class producer {
+public:
+    explicit producer(hostbuf_producer *own) noexcept : own_(own) {}
+    producer(producer &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
+    producer &operator=(producer &&other) noexcept
+    {
+        std::swap(own_, other.own_);
+        return *this;
+    }
+    ~producer() { hostbuf_producer_close(own_); }
+
+    std::uint64_t block_bytes() const noexcept { return hostbuf_producer_block_bytes(own_); }
+    std::uint32_t blocks() const noexcept { return hostbuf_producer_blocks(own_); }
+    hostbuf_producer *get() const noexcept { return own_; }
+
+    /// Takes a free block, for which it waits.
+    block take() const
+    {
+        hostbuf_block *taken;
+        check(hostbuf_producer_take(own_, &taken));
+        return block(taken);
+    }
+
+    /// Takes a free block, if there is one.
+    std::optional<block> try_take() const
+    {
+        hostbuf_block *taken;
+        return taken_or(hostbuf_producer_try_take(own_, &taken), taken, HOSTBUF_NOTHING);
+    }
+
+    /// Takes a free block, if one becomes free within `limit`; hostbuf_message() then states who
+    /// holds the blocks. A negative limit is 0.
+    template <class Rep, class Period>
+    std::optional<block> take_for(std::chrono::duration<Rep, Period> limit) const
+    {
+        using std::chrono::nanoseconds;
+        const auto left = limit > limit.zero() ? std::chrono::duration_cast<nanoseconds>(limit) : nanoseconds(0);
+        hostbuf_block *taken;
+        return taken_or(hostbuf_producer_take_timeout(own_, static_cast<std::uint64_t>(left.count()), &taken), taken, HOSTBUF_TIMEOUT);
+    }
+
+private:
+    static std::optional<block> taken_or(hostbuf_status status, hostbuf_block *const &taken, hostbuf_status none)
+    {
+        if (status == none) return std::nullopt;
+        check(status);
+        return std::optional<block>(std::in_place, taken);
+    }
+
+    hostbuf_producer *own_;
+};
+
+/// A connection to a pool of blocks. It ends with its last producer and its last block.
+class pool {
+public:
+    explicit pool(const hostbuf_pool_options &options) { check(hostbuf_pool_connect(&options, &own_)); }
+
+    /// Connects as a client with a name to the pool that the variable HOSTBUF_POOL states.
+    explicit pool(const char *name, hostbuf_pool_mode mode = HOSTBUF_POOL_DEFAULT)
+    {
+        hostbuf_pool_options options = HOSTBUF_POOL_OPTIONS_INIT;
+        options.name = name;
+        options.mode = mode;
+        check(hostbuf_pool_connect(&options, &own_));
+    }
+    pool(pool &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
+    pool &operator=(pool &&other) noexcept
+    {
+        std::swap(own_, other.own_);
+        return *this;
+    }
+    ~pool() { hostbuf_pool_close(own_); }
+
+    /// Returns whether other processes share the pool.
+    bool shared() const noexcept { return hostbuf_pool_is_shared(own_); }
+    hostbuf_pool *get() const noexcept { return own_; }
+
+    hostbuf::producer producer(const hostbuf_producer_options &options) const
+    {
+        hostbuf_producer *made;
+        check(hostbuf_pool_producer(own_, &options, &made));
+        return hostbuf::producer(made);
+    }
+
+    /// Makes a producer of `blocks` blocks of `block_bytes` bytes.
+    hostbuf::producer producer(std::uint64_t block_bytes, std::uint32_t blocks = 0) const
+    {
+        hostbuf_producer_options options = HOSTBUF_PRODUCER_OPTIONS_INIT;
+        options.block_bytes = block_bytes;
+        options.blocks = blocks;
+        return producer(options);
+    }
+
+    /// Acquires the block of a token. Throws an error with HOSTBUF_GONE if its content is gone.
+    block_ref acquire(const hostbuf_token &token) const
+    {
+        hostbuf_block_ref *held;
+        check(hostbuf_pool_acquire(own_, &token, &held));
+        return block_ref(held);
+    }
+
+    void skip(const hostbuf_token &token) const { check(hostbuf_pool_skip(own_, &token)); }
+
+    /// Returns the state of the pool as JSON.
+    std::string status() const
+    {
+        char *text;
+        check(hostbuf_pool_status_text(own_, &text));
+        std::unique_ptr<char, void (*)(char *)> owner(text, hostbuf_text_free);
+        return text;
+    }
+
+private:
+    hostbuf_pool *own_ = nullptr;
+};
+
+} // namespace hostbuf
+
+#endif
