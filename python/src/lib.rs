@@ -8,6 +8,12 @@ mod fill;
 mod handle;
 mod memory;
 mod placement;
+mod pool;
+mod pool_block;
+mod pool_dlpack;
+mod pool_error;
+mod pool_memory;
+mod pool_owner;
 mod register;
 mod writers;
 
@@ -32,6 +38,14 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<register::Registration>()?;
     module.add_class::<register::Cache>()?;
     module.add_class::<register::Lease>()?;
+    module.add("BlockExporter", pool_memory::exporter_type(module.py())?)?;
+    module.add_class::<pool::PoolHandle>()?;
+    module.add_class::<pool::ProducerHandle>()?;
+    module.add_class::<pool_block::BlockHandle>()?;
+    module.add_class::<pool_block::BlockRefHandle>()?;
+    module.add_function(wrap_pyfunction!(pool::element_type, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::typestr, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::parse_token, module)?)?;
     module.add_function(wrap_pyfunction!(handle::launched, module)?)?;
     module.add_function(wrap_pyfunction!(handle::attach, module)?)?;
     module.add_function(wrap_pyfunction!(handle::given, module)?)?;

@@ -21,23 +21,23 @@ use pyo3::{Borrowed, ffi};
 use crate::handle::BufferHandle;
 use crate::writers::Writers;
 
-const BF_GETBUFFER: c_int = 1;
-const BF_RELEASEBUFFER: c_int = 2;
+pub const BF_GETBUFFER: c_int = 1;
+pub const BF_RELEASEBUFFER: c_int = 2;
 const ANY_CONTIGUOUS: c_int = 0x0080 | 0x0010 | 0x0008;
 
 #[repr(C)]
-struct PyBuffer {
-    buf: *mut c_void,
-    obj: *mut ffi::PyObject,
-    len: isize,
-    itemsize: isize,
-    readonly: c_int,
-    ndim: c_int,
-    format: *mut c_char,
-    shape: *mut isize,
-    strides: *mut isize,
-    suboffsets: *mut isize,
-    internal: *mut c_void,
+pub struct PyBuffer {
+    pub buf: *mut c_void,
+    pub obj: *mut ffi::PyObject,
+    pub len: isize,
+    pub itemsize: isize,
+    pub readonly: c_int,
+    pub ndim: c_int,
+    pub format: *mut c_char,
+    pub shape: *mut isize,
+    pub strides: *mut isize,
+    pub suboffsets: *mut isize,
+    pub internal: *mut c_void,
 }
 
 unsafe extern "C" {
@@ -49,7 +49,7 @@ unsafe extern "C" {
         readonly: c_int,
         flags: c_int,
     ) -> c_int;
-    fn PyObject_GetBuffer(object: *mut ffi::PyObject, view: *mut PyBuffer, flags: c_int) -> c_int;
+    pub fn PyObject_GetBuffer(object: *mut ffi::PyObject, view: *mut PyBuffer, flags: c_int) -> c_int;
     fn PyBuffer_Release(view: *mut PyBuffer);
 }
 

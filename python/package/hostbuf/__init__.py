@@ -18,6 +18,7 @@ Under ``hostbuf run -n 8 --size 2G -- python app.py`` the buffer is mapped befor
 :func:`attach` returns it.
 """
 
+from ._block import Block, BlockHeader, BlockRef, Token
 from ._buffer import (
     Arena,
     Buffer,
@@ -34,38 +35,67 @@ from ._buffer import (
 from ._dma import Dma, dma
 from ._error import (
     AttachError,
+    BlockGoneError,
     CopyWarning,
     Error,
+    ForkedError,
     FullError,
     InvalidError,
+    InvalidHeaderError,
+    InvalidTokenError,
     JobFailedError,
+    NoBrokerError,
     NoSpaceError,
+    NotPublishedError,
+    OutOfRangeError,
+    PoolError,
+    PoolSpaceError,
+    PoolTimeoutError,
+    QuotaError,
     UnsupportedError,
 )
 from ._hostbuf import __version__
+from ._pool import Pool, Producer
 from ._register import Cache, Device, Key, Lease, Registration, register
 
 __all__ = [
     "Arena",
     "AttachError",
+    "Block",
+    "BlockGoneError",
+    "BlockHeader",
+    "BlockRef",
     "Buffer",
     "Cache",
     "CopyWarning",
     "Device",
     "Dma",
     "Error",
+    "ForkedError",
     "FullError",
     "Info",
     "InvalidError",
+    "InvalidHeaderError",
+    "InvalidTokenError",
     "JobFailedError",
     "Key",
     "Lease",
+    "NoBrokerError",
     "NoSpaceError",
     "NodeBytes",
+    "NotPublishedError",
+    "OutOfRangeError",
+    "Pool",
+    "PoolError",
+    "PoolSpaceError",
+    "PoolTimeoutError",
+    "Producer",
     "Proof",
+    "QuotaError",
     "Registration",
     "Section",
     "SectionInfo",
+    "Token",
     "UnsupportedError",
     "__version__",
     "allocate",

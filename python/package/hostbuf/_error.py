@@ -54,6 +54,58 @@ class UnsupportedError(Error):
     """This host or this build does not support the request."""
 
 
+class PoolError(Error):
+    """A failed call of a pool: the base class of its errors."""
+
+
+class BlockGoneError(PoolError, LookupError):
+    """The content of a token is gone: its producer has reused the block, or has ended."""
+
+
+class NotPublishedError(PoolError, LookupError):
+    """The producer has not published the content of a token."""
+
+
+class OutOfRangeError(PoolError, LookupError):
+    """A token names a block or a length that its producer does not have."""
+
+
+class InvalidTokenError(PoolError, ValueError):
+    """The bytes are no token, or a damaged one."""
+
+
+class InvalidHeaderError(PoolError):
+    """The description of a block is damaged."""
+
+
+class QuotaError(PoolError):
+    """This process holds as many blocks of a producer as it may."""
+
+    quota: int
+    """The number of blocks that it may hold."""
+
+
+class PoolTimeoutError(PoolError, TimeoutError):
+    """No block became free in time, or the broker has not answered."""
+
+
+class NoBrokerError(PoolError, ConnectionError):
+    """There is no broker, or it has ended."""
+
+
+class PoolSpaceError(PoolError, NoSpaceError):
+    """The memory of a producer would exceed a limit of the broker, or the host's memory."""
+
+    requested: int
+    """The number of requested bytes."""
+    available: int
+    """The number of free bytes."""
+
+
+class ForkedError(PoolError):
+    """A forked child used the pool of its parent."""
+
+
 _CLASSES: dict[str, type[Error]] = {
     "Attach": AttachError,
     "Full": FullError,
@@ -68,3 +120,26 @@ _CLASSES: dict[str, type[Error]] = {
 def of(kind: str, message: str) -> Error:
     """Returns the exception for a kind; the native part raises it."""
     return _CLASSES.get(kind, Error)(message, kind)
+
+
+_POOL_CLASSES: dict[str, type[PoolError]] = {
+    "BrokerGone": NoBrokerError,
+    "Forked": ForkedError,
+    "Gone": BlockGoneError,
+    "InvalidHeader": InvalidHeaderError,
+    "InvalidToken": InvalidTokenError,
+    "NoBroker": NoBrokerError,
+    "NoSpace": PoolSpaceError,
+    "NotPublished": NotPublishedError,
+    "OutOfRange": OutOfRangeError,
+    "Quota": QuotaError,
+    "Timeout": PoolTimeoutError,
+}
+
+
+def of_pool(kind: str, message: str, attributes: list[tuple[str, int]]) -> PoolError:
+    """Returns the exception of a pool for a kind; the native part raises it."""
+    error = _POOL_CLASSES.get(kind, PoolError)(message, kind)
+    for name, value in attributes:
+        setattr(error, name, value)
+    return error

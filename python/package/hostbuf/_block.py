@@ -1,0 +1,376 @@
+"""Blocks of a pool: tokens, blocks that a producer writes, and blocks that a process reads."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _hostbuf
+from ._error import InvalidError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_Layout = tuple[str, tuple[int, ...], "tuple[int, ...] | None"]
+
+# The bits of a request of the buffer protocol.
+_FORMAT, _STRIDES = 0x4, 0x10
+
+_CPU = (1, 0)
+
+
+class Token(NamedTuple):
+    """The fields of a token, the name of a published block.
+
+    >>> import hostbuf
+    >>> pool = hostbuf.Pool("example", mode="private")
+    >>> token = pool.producer(4096).block().publish()
+    >>> len(token), hostbuf.Token.parse(token).length
+    (48, 4096)
+    """
+
+    pool: str
+    """The identity of the pool."""
+    segment: int
+    """The number of the producer's memory in its pool."""
+    block: int
+    """The number of the block in this memory."""
+    generation: int
+    """The number of times that the block was taken before."""
+    length: int
+    """The length of the content in bytes."""
+
+    @staticmethod
+    def parse(token: Any) -> Token:
+        """Returns the fields of 48 bytes, or of 96 hexadecimal digits.
+
+        Raises:
+            InvalidTokenError: it is no token, or a damaged one.
+        """
+        return Token(*_hostbuf.parse_token(_token(token)))
+
+
+class BlockHeader(NamedTuple):
+    """The description of the content of a published block."""
+
+    dtype: str
+    """The name of the element type, as in numpy: ``uint8``, ``float32``, ``bfloat16``; ``void8``
+    for bytes without a type."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """The strides in bytes."""
+    length: int
+    """The length of the content in bytes. It may continue behind the array."""
+    generation: int
+    """The number of times that the block was taken before."""
+    sequence: int
+    """The number of blocks that the producer published before this one. A gap is the number of
+    blocks that the reader has missed."""
+    published_ns: int
+    """The time of publication, as :func:`time.monotonic_ns` on this host."""
+    captured_ns: int | None
+    """The time of capture, if the producer has stated one."""
+    frame: int
+    """The number that the producer gave the frame."""
+    user_data: bytes
+    """The 48 bytes that the producer added."""
+
+
+def _token(token: Any) -> bytes:
+    """Returns the bytes of a token: an object with the buffer protocol, or hexadecimal digits."""
+    if isinstance(token, bytes):
+        return token
+    if isinstance(token, str):
+        try:
+            return bytes.fromhex(token)
+        except ValueError:
+            return token.encode()
+    return bytes(memoryview(token))
+
+
+def _element(dtype: Any) -> tuple[str, int]:
+    """Returns the name and the size of an element type: of numpy, of PyTorch, or a text."""
+    found = None
+    if isinstance(dtype, str):
+        found = _hostbuf.element_type(dtype) or _hostbuf.element_type("<" + dtype)
+    elif str(dtype).startswith("torch."):
+        found = _hostbuf.element_type(str(dtype)[len("torch.") :])
+    if found is None:
+        import numpy as np
+
+        try:
+            kind = np.dtype(dtype)
+        except TypeError:
+            raise InvalidError(f"invalid dtype {dtype}: blocks have no such type", "Invalid") from None
+        found = _hostbuf.element_type(kind.name) if kind.isnative else None
+    if found is None:
+        raise InvalidError(f"invalid dtype {dtype}: blocks have no such type", "Invalid")
+    return found
+
+
+def _numbers(shape: int | Iterable[int]) -> tuple[int, ...]:
+    try:
+        return (operator.index(shape),)  # type: ignore[arg-type]
+    except TypeError:
+        return tuple(operator.index(extent) for extent in shape)  # type: ignore[union-attr]
+
+
+def _layout(shape: Any, dtype: Any, strides: Any) -> _Layout | None:
+    if shape is None and dtype is None and strides is None:
+        return None
+    if shape is None:
+        raise TypeError("shape is missing: a dtype and strides describe an array together with its shape")
+    extents = _numbers(shape)
+    for extent in extents:
+        if extent < 0:
+            raise InvalidError(f"invalid shape {extents}: an extent is negative", "Invalid")
+    name, _ = _element("uint8" if dtype is None else dtype)
+    return name, extents, None if strides is None else _numbers(strides)
+
+
+def _view(memory: Any, layout: tuple[str, list[int], list[int]]) -> np.ndarray[Any, Any]:
+    """Returns an array at the beginning of an object with the buffer protocol."""
+    import numpy as np
+
+    name, shape, strides = layout
+    if name == "void8":
+        name = "uint8"
+    try:
+        kind = np.dtype(name)
+    except TypeError:
+        try:
+            ml_dtypes = importlib.import_module("ml_dtypes")
+        except ImportError:
+            raise TypeError(f"numpy has no {name}: install ml_dtypes, or use torch()") from None
+        kind = np.dtype(getattr(ml_dtypes, name))
+    return np.ndarray(tuple(shape), kind, buffer=memory, strides=tuple(strides))
+
+
+def _check_device(stream: Any, dl_device: Any) -> None:
+    if stream is not None:
+        raise BufferError("a block lies in the memory of the host, which has no streams: pass stream=None")
+    if dl_device is not None and tuple(dl_device) != _CPU:
+        raise BufferError(f"a block lies in the memory of the host, and is not copied to the device {tuple(dl_device)}")
+
+
+def _is_versioned(max_version: Any) -> bool:
+    return max_version is not None and max_version[0] >= 1
+
+
+class Block(_hostbuf.BlockExporter):
+    """A block that its producer writes, from :meth:`Producer.block`. No reader has it before
+    :meth:`publish`. Leaving its ``with`` block frees it, unless it is published.
+
+    It supports the buffer protocol (``stream.readinto(block)``) and DLPack.
+    """
+
+    __slots__ = ("__weakref__", "_handle")
+
+    def __init__(self, handle: _hostbuf.BlockHandle) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> Block:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<hostbuf.Block, {self.state}: {self.dtype} {self.shape}>"
+
+    @property
+    def state(self) -> str:
+        """Returns ``writing``, ``published`` or ``freed``."""
+        return self._handle.state
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the extents of the array."""
+        return tuple(self._handle.layout()[1])
+
+    @property
+    def dtype(self) -> str:
+        """Returns the name of the element type, as in :class:`BlockHeader`."""
+        return self._handle.layout()[0]
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Returns the array, writable and without a copy. Its elements are those of an earlier
+        content, or zeros. Delete it and its views before :meth:`publish`."""
+        return _view(self._handle.memory(True), self._handle.layout())
+
+    def torch(self) -> Any:
+        """Returns the array as a PyTorch tensor, without a copy. Delete it before
+        :meth:`publish`."""
+        torch = importlib.import_module("torch")
+        return torch.utils.dlpack.from_dlpack(self._handle.dlpack(False))
+
+    def publish(
+        self, *, frame: int = 0, captured_ns: int | None = None, user_data: bytes = b"", length: int | None = None
+    ) -> bytes:
+        """Publishes the block, and returns its token, 48 bytes for its readers.
+
+        Args:
+            frame: a number for the readers, such as the camera's.
+            captured_ns: the time of capture, by a clock that producer and readers agree on.
+            user_data: at most 48 bytes for the readers.
+            length: the length of the content in bytes, if it continues behind the array or, in a
+                block without a shape, ends before the block.
+
+        Raises:
+            BufferError: arrays or views of the block exist, through which the content could be
+                overwritten. The block is not published.
+            ValueError: the block is published or freed.
+        """
+        return self._handle.publish(length, frame, captured_ns, bytes(user_data))
+
+    def close(self) -> None:
+        """Frees the block, unless it is published. While an array or a view of it exists, its
+        memory is not reused. Closing it again does nothing."""
+        self._handle.free()
+
+    def _export(self, flags: int) -> Any:
+        # numpy.ndarray(buffer=...) is the one caller of this kind. It ends its view at once and
+        # keeps this object alone, so publish() would not know of the array.
+        if flags & _STRIDES and not flags & _FORMAT:
+            raise BufferError("this kind of view does not prevent publish(): use numpy() or memoryview(block)")
+        return self._handle.memory(False)
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """Returns the array for libraries with DLPack, such as ``numpy.from_dlpack(block)``: the
+        block's memory, which is writable."""
+        _check_device(stream, dl_device)
+        if copy:
+            raise BufferError("a block that is being written is not copied")
+        return self._handle.dlpack(_is_versioned(max_version))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Returns DLPack's name of the host's memory."""
+        return _CPU
+
+
+class BlockRef(_hostbuf.BlockExporter):
+    """A reader's hold on a published block, from :meth:`Pool.acquire`. The producer does not reuse
+    the block while it exists.
+
+    It supports the buffer protocol (``memoryview(block)``), numpy's array interface and DLPack; all
+    views are read-only, and bytes without a type appear as ``uint8``. Leaving the ``with`` block
+    releases the hold. An array, tensor or view that was made before keeps the block until it is
+    gone itself, so it never shows another content.
+    """
+
+    __slots__ = ("__weakref__", "_handle", "_kept")
+
+    def __init__(self, handle: _hostbuf.BlockRefHandle) -> None:
+        self._handle = handle
+        self._kept: Any = None
+
+    def __enter__(self) -> BlockRef:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        released = ", released" if self._handle.released else ""
+        return f"<hostbuf.BlockRef{released}: {self.dtype} {self.shape}>"
+
+    @property
+    def header(self) -> BlockHeader:
+        """Returns the description of the content."""
+        name, shape, strides = self._handle.layout()
+        length, generation, sequence, published, captured, frame = self._handle.numbers()
+        user_data = self._handle.user_data()
+        return BlockHeader(
+            name, tuple(shape), tuple(strides), length, generation, sequence, published, captured, frame, user_data
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the extents of the array."""
+        return tuple(self._handle.layout()[1])
+
+    @property
+    def dtype(self) -> str:
+        """Returns the name of the element type, as in :class:`BlockHeader`."""
+        return self._handle.layout()[0]
+
+    @property
+    def closed(self) -> bool:
+        """Returns true after :meth:`close`."""
+        return self._handle.released
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Returns the array, read-only and without a copy."""
+        return _view(self._handle.memory(True), self._handle.layout())
+
+    def torch(self) -> Any:
+        """Returns the array as a PyTorch tensor, without a copy. PyTorch has no read-only tensors:
+        a write to this one ends the process with SIGSEGV."""
+        torch = importlib.import_module("torch")
+        return torch.utils.dlpack.from_dlpack(self._handle.dlpack(False, False))
+
+    def content(self) -> memoryview:
+        """Returns all bytes of the content, read-only and without a copy, also those behind the
+        array."""
+        return memoryview(self._handle.memory(True))
+
+    def close(self) -> None:
+        """Releases the hold. The block is reused once the arrays and views of it are gone too.
+        Closing it again does nothing."""
+        self._handle.release()
+
+    def _export(self, flags: int) -> Any:
+        memory = self._handle.memory(False)
+        # numpy.ndarray(buffer=...) is the one caller of this kind. It ends its view at once and
+        # keeps this object alone.
+        if flags & _STRIDES and not flags & _FORMAT:
+            self._kept = memory
+        return memory
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """Returns the array for libraries with numpy's array interface, which has an address only:
+        the block is kept until this object is gone, also after :meth:`close`."""
+        name, shape, strides = self._handle.layout()
+        typestr = "|u1" if name == "void8" else _hostbuf.typestr(name)
+        if typestr is None:
+            # Libraries expect AttributeError from objects without the interface.
+            raise AttributeError(f"the array interface has no {name}")
+        self._kept = self._handle.memory(True)
+        return {
+            "version": 3,
+            "shape": tuple(shape),
+            "strides": tuple(strides),
+            "typestr": typestr,
+            "data": (self._handle.address(), True),
+        }
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """Returns the array for libraries with DLPack, such as ``numpy.from_dlpack(block)``.
+
+        Raises:
+            BufferError: the library does not know of read-only arrays (DLPack before version 1),
+                and requests no copy.
+        """
+        _check_device(stream, dl_device)
+        versioned = _is_versioned(max_version)
+        if not versioned and not copy:
+            raise BufferError(
+                "the block is read-only, which DLPack states only from version 1 on: pass max_version=(1, 0) or copy=True, or use torch()"
+            )
+        return self._handle.dlpack(versioned, bool(copy))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Returns DLPack's name of the host's memory."""
+        return _CPU

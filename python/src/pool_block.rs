@@ -1,0 +1,223 @@
+//! Blocks that a producer writes, and blocks that a process reads.
+
+use std::sync::{Arc, Mutex};
+
+use hostbuf_os::poison::IgnorePoison;
+use hostbuf_pool::{ArrayLayout, BlockHeader, ElementType, PublishError};
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::pool_dlpack::dlpack;
+use crate::pool_error::{invalid, pool_raised};
+use crate::pool_memory::block_memory;
+use crate::pool_owner::{AcquiredBlock, ViewOwner, WritableBlock};
+
+/// The use of a producer's block.
+enum WriteState {
+    Writing(Arc<WritableBlock>),
+    Published,
+    Freed,
+}
+
+/// A block that its producer writes, until it is published or freed.
+#[pyclass(frozen, module = "hostbuf._hostbuf")]
+pub struct BlockHandle {
+    state: Mutex<WriteState>,
+    layout: ArrayLayout,
+}
+
+/// Returns the layout of the bytes of a content.
+fn bytes_layout(length: u64) -> ArrayLayout {
+    ArrayLayout::contiguous(ElementType::UInt8, &[length]).expect("a block is no larger than i64::MAX")
+}
+
+impl BlockHandle {
+    pub fn new(block: Arc<WritableBlock>, layout: ArrayLayout) -> BlockHandle {
+        BlockHandle { state: Mutex::new(WriteState::Writing(block)), layout }
+    }
+
+    fn writable(&self, py: Python<'_>) -> PyResult<Arc<WritableBlock>> {
+        let block = match &*self.state.lock().ignore_poison() {
+            WriteState::Writing(block) => block.clone(),
+            WriteState::Published => return Err(PyValueError::new_err("the block is published")),
+            WriteState::Freed => return Err(PyValueError::new_err("the block is freed")),
+        };
+        match block.block.is_mapped() {
+            true => Ok(block),
+            false => Err(pool_raised(py, hostbuf_pool::PoolError::Forked)),
+        }
+    }
+}
+
+#[pymethods]
+impl BlockHandle {
+    /// Returns `writing`, `published` or `freed`.
+    #[getter]
+    fn state(&self) -> &'static str {
+        match &*self.state.lock().ignore_poison() {
+            WriteState::Writing(_) => "writing",
+            WriteState::Published => "published",
+            WriteState::Freed => "freed",
+        }
+    }
+
+    /// Returns the name of the element type, the extents and the strides.
+    fn layout(&self) -> (&'static str, Vec<u64>, Vec<i64>) {
+        fields(&self.layout)
+    }
+
+    /// Returns an object with the buffer protocol: of the array, or of all bytes of the block.
+    fn memory<'py>(&self, py: Python<'py>, whole: bool) -> PyResult<Bound<'py, PyAny>> {
+        let block = self.writable(py)?;
+        let layout = if whole { bytes_layout(block.block.len() as u64) } else { self.layout };
+        block_memory(py, ViewOwner::Writable(block), &layout)
+    }
+
+    fn dlpack<'py>(&self, py: Python<'py>, versioned: bool) -> PyResult<Bound<'py, PyAny>> {
+        dlpack(py, ViewOwner::Writable(self.writable(py)?), &self.layout, versioned)
+    }
+
+    fn publish<'py>(
+        &self,
+        py: Python<'py>,
+        length: Option<u64>,
+        frame: u64,
+        captured_ns: Option<u64>,
+        user_data: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        // The state is that of the block until then.
+        drop(self.writable(py)?);
+        let layout = match (self.layout.element(), length) {
+            (ElementType::Opaque, Some(length)) => ArrayLayout::contiguous(ElementType::Opaque, &[length])
+                .map_err(|error| invalid(py, error.to_string()))?,
+            _ => self.layout,
+        };
+        let mut header = BlockHeader::new(layout);
+        (header.frame, header.captured_ns) = (frame, captured_ns);
+        if let Some(length) = length {
+            header.length = length;
+        }
+        let most = BlockHeader::USER_DATA_SIZE;
+        let Some(place) = header.user_data.get_mut(..user_data.len()) else {
+            let size = user_data.len();
+            return Err(invalid(py, format!("invalid user_data of {size} bytes: expected at most {most}")));
+        };
+        place.copy_from_slice(user_data);
+        let mut state = self.state.lock().ignore_poison();
+        let WriteState::Writing(block) = std::mem::replace(&mut *state, WriteState::Published) else {
+            return Err(PyValueError::new_err("another thread publishes the block"));
+        };
+        let WritableBlock { block, address, pool } = match Arc::try_unwrap(block) {
+            Ok(block) => block,
+            Err(block) => {
+                let views = Arc::strong_count(&block) - 1;
+                *state = WriteState::Writing(block);
+                return Err(PyBufferError::new_err(format!(
+                    "the block cannot be published: {views} arrays or views of it exist, through which its readers' data could be \
+                     overwritten: delete them (del array) before publish()"
+                )));
+            }
+        };
+        match block.publish_with(header) {
+            Ok(token) => Ok(PyBytes::new(py, &token.to_bytes())),
+            Err(PublishError { reason, block, .. }) => {
+                *state = WriteState::Writing(Arc::new(WritableBlock { block, address, pool }));
+                Err(invalid(py, format!("invalid content: {reason}")))
+            }
+        }
+    }
+
+    /// Frees the block, unless it is published. Its memory is reused once its last view is gone.
+    fn free(&self) {
+        let mut state = self.state.lock().ignore_poison();
+        if matches!(*state, WriteState::Writing(_)) {
+            *state = WriteState::Freed;
+        }
+    }
+}
+
+fn fields(layout: &ArrayLayout) -> (&'static str, Vec<u64>, Vec<i64>) {
+    (layout.element().name(), layout.shape().to_vec(), layout.strides().to_vec())
+}
+
+/// The length, the generation, the sequence number, the times of publication and capture, and the
+/// frame number.
+type HeaderNumbers = (u64, u64, u64, u64, Option<u64>, u64);
+
+/// A hold on a published block, until it is released.
+#[pyclass(frozen, module = "hostbuf._hostbuf")]
+pub struct BlockRefHandle {
+    held: Mutex<Option<AcquiredBlock>>,
+    header: BlockHeader,
+}
+
+impl BlockRefHandle {
+    pub fn new(held: AcquiredBlock) -> BlockRefHandle {
+        let header = *held.held.header();
+        BlockRefHandle { held: Mutex::new(Some(held)), header }
+    }
+
+    /// Returns a further hold.
+    fn hold(&self, py: Python<'_>) -> PyResult<AcquiredBlock> {
+        match &*self.held.lock().ignore_poison() {
+            None => Err(PyValueError::new_err("the block is released")),
+            Some(held) if !held.held.is_mapped() => Err(pool_raised(py, hostbuf_pool::PoolError::Forked)),
+            Some(held) => Ok(held.clone()),
+        }
+    }
+}
+
+#[pymethods]
+impl BlockRefHandle {
+    /// Returns the name of the element type, the extents and the strides.
+    fn layout(&self) -> (&'static str, Vec<u64>, Vec<i64>) {
+        fields(&self.header.layout)
+    }
+
+    fn numbers(&self) -> HeaderNumbers {
+        let header = &self.header;
+        let times = (header.published_ns, header.captured_ns);
+        (header.length, header.generation, header.sequence, times.0, times.1, header.frame)
+    }
+
+    fn user_data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.header.user_data)
+    }
+
+    fn address(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.hold(py)?.held.as_ptr() as usize)
+    }
+
+    /// Returns an object with the buffer protocol: of the array, or of all bytes of the content. It
+    /// has a hold of its own.
+    fn memory<'py>(&self, py: Python<'py>, whole: bool) -> PyResult<Bound<'py, PyAny>> {
+        let layout = if whole { bytes_layout(self.header.length) } else { self.header.layout };
+        block_memory(py, ViewOwner::Held(Box::new(self.hold(py)?)), &layout)
+    }
+
+    /// Returns a capsule of DLPack, with a hold of its own or with a copy.
+    fn dlpack<'py>(&self, py: Python<'py>, versioned: bool, copy: bool) -> PyResult<Bound<'py, PyAny>> {
+        let layout = &self.header.layout;
+        let held = self.hold(py)?;
+        if !copy {
+            return dlpack(py, ViewOwner::Held(Box::new(held)), layout, versioned);
+        }
+        let bytes = &held.held.as_slice()[..layout.extent_bytes() as usize];
+        let words = bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_ne_bytes(word)
+        });
+        dlpack(py, ViewOwner::Copy(words.collect()), layout, versioned)
+    }
+
+    #[getter]
+    fn released(&self) -> bool {
+        self.held.lock().ignore_poison().is_none()
+    }
+
+    fn release(&self) {
+        drop(self.held.lock().ignore_poison().take());
+    }
+}
