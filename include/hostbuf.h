@@ -518,6 +518,10 @@ typedef struct hostbuf_block_header {
     uint8_t user_data[48];
 } hostbuf_block_header;
 
+// A function of the program that returns 0 while an operation of a device is in progress, and
+// another number once it has completed or failed. It does not wait. A thread of hostbuf calls it.
+typedef int (*hostbuf_completion_function)(void *argument);
+
 // The options of a connection to a pool. All have defaults.
 typedef struct hostbuf_pool_options {
     // The size of this structure: initialize it with `HOSTBUF_POOL_OPTIONS_INIT`.
@@ -810,6 +814,24 @@ enum hostbuf_status hostbuf_block_ref_clone(const struct hostbuf_block_ref *bloc
 
 // Releases a hold, and sets `*block` to null. A null block is ignored.
 void hostbuf_block_ref_release(struct hostbuf_block_ref **block);
+
+// Writes the address at which a device reads the content while the block is held. `device` is
+// `"cuda"`, `"cuda:1"` or another name as for `hostbuf_device_open`; null means `"cuda"`. The
+// first call for a producer registers all of its blocks; no driver is loaded before.
+//
+// `HOSTBUF_UNSUPPORTED`: the device cannot read the block, for the reason in the message, and the
+// program copies the content.
+enum hostbuf_status hostbuf_block_ref_dma(const struct hostbuf_block_ref *block,
+                                          const char *device,
+                                          uint64_t *address);
+
+// Releases a hold when an operation of a device has completed, such as a copy of the content, and
+// sets `*block` to null. It does not wait: a thread calls `is_complete(argument)` about every
+// millisecond until the result is not 0, for example `cuEventQuery(event) !=
+// CUDA_ERROR_NOT_READY`.
+enum hostbuf_status hostbuf_block_ref_release_after(struct hostbuf_block_ref **block,
+                                                    hostbuf_completion_function is_complete,
+                                                    void *argument);
 
 // Connects to a pool of this user. Null `options` are the defaults.
 enum hostbuf_status hostbuf_pool_connect(const struct hostbuf_pool_options *options,

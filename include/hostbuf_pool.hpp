@@ -61,6 +61,24 @@ public:
         return {static_cast<T *>(data()), data() ? size() / sizeof(T) : 0};
     }
 
+    /// Returns the address at which a device reads the content while the block is held, or nothing
+    /// if the program has to copy it; hostbuf_message() is then the reason.
+    std::optional<std::uint64_t> dma(const char *device = "cuda") const
+    {
+        std::uint64_t address;
+        const hostbuf_status status = hostbuf_block_ref_dma(own_, device, &address);
+        if (status == HOSTBUF_UNSUPPORTED) return std::nullopt;
+        check(status);
+        return address;
+    }
+
+    /// Releases the hold when `is_complete(argument)` is not 0. It does not wait: a thread calls
+    /// the function.
+    void release_after(hostbuf_completion_function is_complete, void *argument)
+    {
+        check(hostbuf_block_ref_release_after(&own_, is_complete, argument));
+    }
+
     hostbuf_block_header header() const
     {
         hostbuf_block_header header = HOSTBUF_BLOCK_HEADER_INIT;

@@ -16,8 +16,8 @@ use crate::status::{call, hostbuf_status};
 /// A reader's hold on a published block. The producer does not reuse the block while it exists.
 pub struct hostbuf_block_ref {
     // In the order in which they are dropped.
-    held: BlockRef,
-    pool: Pool,
+    pub(crate) held: BlockRef,
+    pub(crate) pool: Pool,
 }
 
 impl hostbuf_block_ref {

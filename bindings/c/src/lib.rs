@@ -27,6 +27,7 @@ mod cache;
 
 mod block;
 mod block_ref;
+mod dma;
 mod element_type;
 mod pool;
 mod pool_status;
