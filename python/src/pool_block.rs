@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
+use hostbuf::register::DeviceName;
 use hostbuf_os::poison::IgnorePoison;
-use hostbuf_pool::{ArrayLayout, BlockHeader, ElementType, PublishError};
+use hostbuf_pool::{ArrayLayout, BlockHeader, DmaPath, ElementType, PublishError};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::error::raised;
 use crate::pool_dlpack::dlpack;
 use crate::pool_error::{invalid, pool_raised};
 use crate::pool_memory::block_memory;
@@ -210,6 +212,23 @@ impl BlockRefHandle {
             u64::from_ne_bytes(word)
         });
         dlpack(py, ViewOwner::Copy(words.collect()), layout, versioned)
+    }
+
+    /// Returns the address at which a device reads the content, or the reason why it has to be
+    /// copied.
+    fn dma(&self, py: Python<'_>, device: &str) -> PyResult<(Option<u64>, Option<String>)> {
+        let device: DeviceName = device.parse().map_err(|error| raised(py, error))?;
+        let held = self.hold(py)?;
+        Ok(match py.detach(|| held.held.dma(&device)) {
+            DmaPath::Direct(address) => (Some(address), None),
+            DmaPath::Copy(why) => (None, Some(why.to_string())),
+        })
+    }
+
+    /// Moves the hold to another handle.
+    fn split(&self) -> BlockRefHandle {
+        let held = self.held.lock().ignore_poison().take();
+        BlockRefHandle { held: Mutex::new(held), header: self.header }
     }
 
     #[getter]

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import hashlib
 import io
+import threading
 import time
 import unittest
 from typing import Any
@@ -244,6 +245,45 @@ class Views(unittest.TestCase):
         self.assertEqual(int(array.sum()), 3 * 4096)
         block.numpy()[:] = 1
         self.assertEqual(len(block.publish()), 48)
+
+
+class Devices(unittest.TestCase):
+    def test_a_device_reads_the_block_itself(self) -> None:
+        pool = private()
+        token = pool.producer(4096).publish(np.full(4096, 9, "u1"))
+        with pool.acquire(token) as held:
+            path = held.dma("mlock")
+            self.assertTrue(path.direct)
+            self.assertEqual(path.address, held.numpy().ctypes.data)
+            none = held.dma("cuda:4711")
+            self.assertFalse(none.direct)
+            self.assertTrue(none.why)
+            with self.assertRaises(hostbuf.InvalidError):
+                held.dma("no such device")
+        with self.assertRaisesRegex(ValueError, "released"):
+            held.dma("mlock")
+
+    def test_a_hold_ends_after_the_work_of_a_stream(self) -> None:
+        class Event:
+            complete = threading.Event()
+
+            def query(self) -> bool:
+                return self.complete.is_set()
+
+        pool = private()
+        producer = pool.producer(4096, blocks=2, retain=1)
+        held = pool.acquire(producer.publish(np.ones(4096, "u1")))
+        producer.publish(np.ones(4096, "u1"))
+        with self.assertRaises(TypeError):
+            held.release_after("no stream")
+        self.assertFalse(held.closed)
+        held.release_after(Event())
+        self.assertTrue(held.closed)
+        with self.assertRaisesRegex(ValueError, "released"):
+            held.release_after(Event())
+        self.assertIsNone(producer.try_block())
+        Event.complete.set()
+        self.assertEqual(producer.block(timeout=20).state, "writing")
 
 
 class Writing(unittest.TestCase):

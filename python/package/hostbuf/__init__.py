@@ -18,7 +18,7 @@ Under ``hostbuf run -n 8 --size 2G -- python app.py`` the buffer is mapped befor
 :func:`attach` returns it.
 """
 
-from ._block import Block, BlockHeader, BlockRef, Token
+from ._block import Block, BlockHeader, BlockRef, DmaPath, Token
 from ._buffer import (
     Arena,
     Buffer,
@@ -70,6 +70,7 @@ __all__ = [
     "CopyWarning",
     "Device",
     "Dma",
+    "DmaPath",
     "Error",
     "ForkedError",
     "FullError",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _hostbuf
 from ._error import InvalidError
+from ._releases import release_after
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,6 +159,21 @@ def _check_device(stream: Any, dl_device: Any) -> None:
 
 def _is_versioned(max_version: Any) -> bool:
     return max_version is not None and max_version[0] >= 1
+
+
+class DmaPath(NamedTuple):
+    """The way in which a device reads a block."""
+
+    address: int | None
+    """The address at which the device reads the content, or ``None`` if the program has to copy
+    it."""
+    why: str | None
+    """The reason for a copy."""
+
+    @property
+    def direct(self) -> bool:
+        """Returns whether the device reads the block itself."""
+        return self.address is not None
 
 
 class Block(_hostbuf.BlockExporter):
@@ -322,6 +338,39 @@ class BlockRef(_hostbuf.BlockExporter):
         """Returns all bytes of the content, read-only and without a copy, also those behind the
         array."""
         return memoryview(self._handle.memory(True))
+
+    def dma(self, device: str = "cuda") -> DmaPath:
+        """Returns the address at which a device reads the content while the block is held. The
+        first call for a producer registers all of its blocks, so that copies from arrays and
+        tensors run at full speed too; no driver is loaded before.
+
+        >>> import hostbuf
+        >>> pool = hostbuf.Pool("example", mode="private")
+        >>> with pool.acquire(pool.producer(4096).block().publish()) as block:
+        ...     block.dma("mlock").direct
+        True
+
+        Raises:
+            InvalidError: the name of the device is invalid.
+        """
+        return DmaPath(*self._handle.dma(device))
+
+    def release_after(self, stream: Any) -> None:
+        """Releases the hold when the work that is queued in a stream now is complete, for example a
+        copy to the GPU. This returns at once.
+
+        Args:
+            stream: a stream of PyTorch or CuPy, or an event that was recorded in one.
+        """
+        if self._handle.released:
+            raise ValueError("the block is released")
+        # The thread has the hold from now on.
+        held = self._handle.split()
+        try:
+            release_after(stream, held.release)
+        except BaseException:
+            self._handle = held
+            raise
 
     def close(self) -> None:
         """Releases the hold. The block is reused once the arrays and views of it are gone too.
