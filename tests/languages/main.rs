@@ -9,4 +9,5 @@ mod guides;
 mod installed;
 mod interface;
 mod misuse;
+mod pool;
 mod python;

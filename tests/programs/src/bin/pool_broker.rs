@@ -5,6 +5,7 @@
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hostbuf_pool::{Broker, BrokerOptions};
 use nix::sys::eventfd::EventFd;
@@ -12,7 +13,8 @@ use nix::sys::eventfd::EventFd;
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().expect("usage: pool_broker NAME [LIMIT]");
-    let mut options = BrokerOptions::new().name(name);
+    // Readers may be slow on a busy machine.
+    let mut options = BrokerOptions::new().name(name).linger(Duration::from_secs(60));
     if let Some(limit) = arguments.next() {
         let limit = limit.parse().expect("LIMIT is a number of bytes");
         options = options.limit(limit).per_client(limit);
