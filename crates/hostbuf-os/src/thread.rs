@@ -9,7 +9,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,8 +102,17 @@ impl Thread {
 
     /// Waits until the thread has ended.
     pub fn join(self) {
-        // SAFETY: the thread is joined only once, since `join` consumes it.
-        unsafe { libc::pthread_join(self.handle, std::ptr::null_mut()) };
+        let thread = ManuallyDrop::new(self);
+        // SAFETY: the thread is joined only once, since `join` consumes it, and it is not detached.
+        unsafe { libc::pthread_join(thread.handle, std::ptr::null_mut()) };
+    }
+}
+
+/// Lets the thread free its stack when it ends, since nobody waits for it.
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // SAFETY: the thread has been neither joined nor detached.
+        unsafe { libc::pthread_detach(self.handle) };
     }
 }
 

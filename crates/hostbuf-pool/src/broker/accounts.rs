@@ -66,8 +66,10 @@ impl Accounts {
 
     /// Counts `bytes` that exist already, whatever the limits are.
     pub(super) fn count(&mut self, client: u64, bytes: u64) {
-        self.total += bytes;
-        *self.clients.entry(client).or_default() += bytes;
+        // Geometries and files were compared, so the sum stays far below the largest number.
+        self.total = self.total.saturating_add(bytes);
+        let own = self.clients.entry(client).or_default();
+        *own = own.saturating_add(bytes);
     }
 
     /// Returns `bytes` of a client.

@@ -43,11 +43,16 @@ impl BrokerState {
             }
             for (number, row) in (0..).zip(&mut segment.rows) {
                 let entry = segment.table.reader(number);
-                if let Some(row) = row.as_mut().filter(|row| row.is_awaited && is_gone(entry.load())) {
-                    row.is_awaited = false;
-                    entry.clear();
-                    row.view.clear();
-                    segment.files.space.notify();
+                match row {
+                    Some(row) if row.is_awaited && is_gone(entry.load()) => {
+                        row.is_awaited = false;
+                        entry.clear();
+                        row.view.clear();
+                        segment.files.space.notify();
+                    }
+                    // Only the reader and the producer have its file, and both are gone.
+                    None if segment.producer.is_none() && is_gone(entry.load()) => entry.clear(),
+                    _ => {}
                 }
             }
         }
@@ -55,8 +60,8 @@ impl BrokerState {
 
     /// Returns whether a segment has a client that has not connected to this broker.
     pub(super) fn awaits_clients(&self) -> bool {
-        self.segments.values().any(|segment| {
-            segment.stage == SegmentStage::Adopted || segment.rows.iter().flatten().any(|row| row.is_awaited)
-        })
+        self.segments
+            .values()
+            .any(|segment| segment.stage == SegmentStage::Adopted || segment.awaits_readers())
     }
 }

@@ -14,7 +14,7 @@ impl BrokerState {
     /// Notes the end of a client's connection. A process whose end the kernel reports keeps what it
     /// has until then; a client that has nothing ends at once, also if its process goes on.
     pub(super) fn disconnect(&mut self, client: u64) {
-        let has_segment = |segment: &SegmentRecord| segment.mapped_by.contains(&client);
+        let has_segment = |segment: &SegmentRecord| segment.mapped_by.iter().any(|(id, _)| *id == client);
         if !self.segments.values().any(has_segment) {
             return self.end_client(client);
         }
@@ -41,11 +41,12 @@ impl BrokerState {
         let keys: Vec<SegmentKey> = self.segments.keys().copied().collect();
         for key in keys {
             let segment = self.segments.get_mut(&key).expect("it is listed");
-            segment.free_row_of(client);
+            let parts = segment.parts_of(client);
+            parts.iter().flatten().for_each(|&row| segment.free_row(client, row));
             if segment.producer == Some(client) {
                 self.orphan(key);
             }
-            self.unmapped(client, key);
+            parts.into_iter().for_each(|part| self.unmapped(client, key, part));
         }
     }
 
@@ -68,19 +69,22 @@ impl BrokerState {
         }
     }
 
-    /// Notes that a client has unmapped a segment.
-    pub(super) fn detached(&mut self, client: u64, key: SegmentKey) {
+    /// Notes that a client has unmapped a segment: that of its row, or that which it has written.
+    pub(super) fn detached(&mut self, client: u64, key: SegmentKey, row: Option<u32>) {
         if let Some(segment) = self.segments.get_mut(&key) {
-            segment.free_row_of(client);
-            self.unmapped(client, key);
+            if let Some(row) = row {
+                segment.free_row(client, row);
+            }
+            self.unmapped(client, key, row);
         }
     }
 
     /// Frees a segment that no process can have mapped any more.
-    fn unmapped(&mut self, client: u64, key: SegmentKey) {
+    fn unmapped(&mut self, client: u64, key: SegmentKey, row: Option<u32>) {
         let Some(segment) = self.segments.get_mut(&key) else { return };
-        segment.mapped_by.remove(&client);
-        if segment.stage == SegmentStage::Ending && segment.mapped_by.is_empty() {
+        segment.mapped_by.remove(&(client, row));
+        if segment.stage == SegmentStage::Ending && segment.mapped_by.is_empty() && !segment.awaits_readers()
+        {
             let segment = self.segments.remove(&key).expect("it was found");
             let (charged, bytes) = (segment.charged, segment.bytes);
             // The files are closed before their bytes are granted again.
@@ -92,7 +96,7 @@ impl BrokerState {
     /// Ends all segments without producers and holds, for a request that needs their memory.
     pub(super) fn reclaim_unheld(&mut self) {
         for segment in self.segments.values_mut() {
-            if matches!(segment.stage, SegmentStage::Orphaned(_)) && !segment.is_held() {
+            if matches!(segment.stage, SegmentStage::Orphaned(_)) && !segment.is_in_use() {
                 segment.retire();
             }
         }
@@ -108,14 +112,15 @@ impl BrokerState {
             if matches!(segment.stage, SegmentStage::Orphaned(since) if since.elapsed() >= self.linger) {
                 segment.retire();
             }
-            if segment.stage == SegmentStage::Retired && !segment.is_held() {
+            if segment.stage == SegmentStage::Retired && !segment.is_in_use() {
                 segment.stage = SegmentStage::Ending;
-                let readers: Vec<u64> = segment.mapped_by.iter().copied().collect();
+                let mut readers: Vec<u64> = segment.mapped_by.iter().map(|(client, _)| *client).collect();
+                readers.dedup();
                 for reader in readers {
                     self.send(reader, &PoolMessage::Detach { key }, Vec::new());
                 }
                 // Nobody may have it mapped.
-                self.unmapped(0, key);
+                self.unmapped(0, key, None);
             }
         }
     }

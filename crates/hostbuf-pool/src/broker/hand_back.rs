@@ -69,7 +69,6 @@ impl BrokerState {
         let record = self.clients.get(&client).ok_or("its client has ended")?;
         let (name, entry) = (record.describe(), record.to_entry());
         let segment = self.segments.get_mut(&key).expect("it was there, or was inserted");
-        segment.mapped_by.insert(client);
         match row {
             None => {
                 if segment.producer.is_some_and(|other| other != client) {
@@ -78,7 +77,12 @@ impl BrokerState {
                 if rows.len() != geometry.readers() as usize {
                     return Err("it has the wrong number of rows".into());
                 }
+                segment.mapped_by.insert((client, None));
                 segment.producer = Some(client);
+                // A reader may have handed it back first.
+                self.accounts.refund(segment.charged, segment.bytes);
+                self.accounts.count(client, segment.bytes);
+                segment.charged = client;
                 segment.producer_name = name;
                 segment.stage = SegmentStage::Live;
                 segment.table.producer().set(entry);
@@ -96,6 +100,7 @@ impl BrokerState {
                 }
                 row.reader = Some(client);
                 row.is_awaited = false;
+                segment.mapped_by.insert((client, Some(number as u32)));
                 segment.table.reader(number as u32).set(entry);
             }
         }

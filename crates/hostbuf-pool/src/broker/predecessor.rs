@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use hostbuf_os::{Bytes, process};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::broker_tag::BrokerTag;
 use super::service_manager;
@@ -73,8 +75,16 @@ pub(super) fn own_pid_namespace() -> u64 {
 /// Returns whether the process of a client has certainly ended.
 pub(super) fn has_ended(client: ClientIdentity) -> bool {
     // A number of another namespace says nothing.
-    let is_visible = client.pid != 0 && client.pid_namespace == own_pid_namespace();
-    is_visible
-        && (process::start_time(client.pid) != Some(client.started)
-            || process::state(client.pid).is_none_or(|state| matches!(state, 'Z' | 'X')))
+    if client.pid == 0 || client.pid_namespace == 0 || client.pid_namespace != own_pid_namespace() {
+        return false;
+    }
+    match process::pidfd(client.pid) {
+        Ok(process) => {
+            let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+            let is_readable = poll(&mut fds, PollTimeout::ZERO).is_ok() && fds[0].any().unwrap_or(false);
+            // Another process may have the number by now.
+            is_readable || process::start_time(client.pid).is_some_and(|started| started != client.started)
+        }
+        Err(error) => error.raw_os_error() == Some(libc::ESRCH),
+    }
 }

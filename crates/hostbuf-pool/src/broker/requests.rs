@@ -36,7 +36,7 @@ impl BrokerState {
             PoolMessage::Attach { request, key } => {
                 self.attach(PendingAttach { client, request, key, since: Instant::now() });
             }
-            PoolMessage::Detached { key } => self.detached(client, key),
+            PoolMessage::Detached { key, row } => self.detached(client, key, row),
             PoolMessage::HandBack { key, terms, row, stream } => {
                 return self.hand_back(client, key, terms, row, stream, descriptors);
             }
@@ -61,7 +61,7 @@ impl BrokerState {
         match self.accounts.charge(client, bytes) {
             Ok(()) => {}
             Err(exceeded)
-                if self.can_reclaim(bytes, exceeded) && create.since.elapsed() < PENDING_TIMEOUT =>
+                if self.can_reclaim(client, bytes, exceeded) && create.since.elapsed() < PENDING_TIMEOUT =>
             {
                 self.reclaim_unheld();
                 return self.pending.push(create);
@@ -106,14 +106,19 @@ impl BrokerState {
     }
 
     /// Returns whether segments without producers and holds have enough bytes for a request.
-    fn can_reclaim(&self, bytes: u64, exceeded: ExceededLimit) -> bool {
-        let ExceededLimit::Pool(free) = exceeded else { return false };
+    fn can_reclaim(&self, client: u64, bytes: u64, exceeded: ExceededLimit) -> bool {
+        let (free, only) = match exceeded {
+            ExceededLimit::Pool(free) => (free, None),
+            ExceededLimit::Client(free) => (free, Some(client)),
+        };
         let ending = |segment: &&SegmentRecord| match segment.stage {
-            SegmentStage::Orphaned(_) | SegmentStage::Retired => !segment.is_held(),
+            SegmentStage::Orphaned(_) | SegmentStage::Retired => !segment.is_in_use(),
             SegmentStage::Ending => true,
             SegmentStage::Granted | SegmentStage::Live | SegmentStage::Adopted => false,
         };
-        free + self.segments.values().filter(ending).map(|segment| segment.bytes).sum::<u64>() >= bytes
+        let counts = |segment: &&SegmentRecord| only.is_none_or(|client| segment.charged == client);
+        let ending = self.segments.values().filter(ending).filter(counts);
+        ending.fold(free, |sum, segment| sum.saturating_add(segment.bytes)) >= bytes
     }
 
     fn refuse_space(&mut self, client: u64, request: u64, requested: u64, exceeded: ExceededLimit) {
@@ -149,7 +154,7 @@ impl BrokerState {
         for segment in segments.iter().take(LISTED) {
             let mut text = format!("{} {}", segment.producer_name, Bytes(segment.bytes));
             if segment.producer.is_none() {
-                let readers = segment.mapped_by.iter().filter_map(|id| self.clients.get(id));
+                let readers = segment.mapped_by.iter().filter_map(|(id, _)| self.clients.get(id));
                 let readers: Vec<String> = readers.map(ClientRecord::describe).collect();
                 text += &format!(", which has ended and is read by {}", readers.join(" and "));
             }
@@ -177,7 +182,13 @@ impl BrokerState {
         }
         let Some(entry) = self.clients.get(&client).map(ClientRecord::to_entry) else { return };
         let Some(segment) = self.segments.get_mut(&key) else {
-            return self.refuse(client, request, RefusalKind::UnknownSegment, (0, 0), "");
+            return match &self.recovery {
+                None => self.refuse(client, request, RefusalKind::UnknownSegment, (0, 0), ""),
+                Some(recovery) => {
+                    let text = recovery.describe();
+                    self.refuse(client, request, RefusalKind::Recovering, (0, 0), &text);
+                }
+            };
         };
         if !matches!(segment.stage, SegmentStage::Live | SegmentStage::Adopted | SegmentStage::Orphaned(_)) {
             return self.refuse(client, request, RefusalKind::UnknownSegment, (0, 0), "");
@@ -191,14 +202,14 @@ impl BrokerState {
             return self.refuse(client, request, RefusalKind::NoRow, (readers + 1, readers), "");
         };
         let row = segment.rows[number].as_mut().expect("it is there");
-        row.view.clear();
+        row.view.reset();
         row.reader = Some(client);
         let row = segment.rows[number].as_ref().expect("it is there");
         match segment.reader_descriptors(row) {
             Ok(descriptors) => {
                 // Before the reader can count anything.
                 segment.table.reader(number as u32).set(entry);
-                segment.mapped_by.insert(client);
+                segment.mapped_by.insert((client, Some(number as u32)));
                 let message =
                     PoolMessage::Attached { request, key, terms: segment.terms, row: number as u32 };
                 self.send(client, &message, descriptors);

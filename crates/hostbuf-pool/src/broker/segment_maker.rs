@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use hostbuf_memory::{AnonymousSegment, Demand, Pages, populate::Workers};
 use hostbuf_os::thread;
 use nix::sys::eventfd::EventFd;
+use nix::sys::signal::SigSet;
 
 use super::broker_tag::BrokerTag;
 use super::segment_record::{RowRecord, SegmentFiles, segment_bytes};
@@ -62,6 +63,7 @@ impl SegmentMaker {
     pub(super) fn start(&self, ticket: u64, geometry: SegmentGeometry) -> std::io::Result<()> {
         let (sender, wake, tag) = (self.sender.clone(), self.wake.clone(), self.tag);
         thread::spawn(c"hostbuf-segment", move || {
+            let _ = SigSet::all().thread_block();
             // The receiver lives as long as the broker.
             let _ = sender.send(MakerResult { ticket, made: make(geometry, tag) });
             let _ = wake.write(1);

@@ -63,8 +63,8 @@ pub(super) struct SegmentRecord {
     pub(super) table: TableView,
     /// The rows. A row is absent if no client of an earlier broker has handed it back.
     pub(super) rows: Vec<Option<RowRecord>>,
-    /// The clients that may have the segment mapped.
-    pub(super) mapped_by: BTreeSet<u64>,
+    /// The clients that may have the segment mapped, each with its row, or `None` for the producer.
+    pub(super) mapped_by: BTreeSet<(u64, Option<u32>)>,
 }
 
 /// Returns the number of bytes of all files of a segment, of which `data` are the data file's.
@@ -84,9 +84,9 @@ impl SegmentRecord {
         0..self.terms.geometry.blocks()
     }
 
-    /// Returns whether a reader holds a block.
-    pub(super) fn is_held(&self) -> bool {
-        !self.blocks().all(|block| self.is_unheld(block))
+    /// Returns whether a reader holds a block, or may hold one without being known yet.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.awaits_readers() || !self.blocks().all(|block| self.is_unheld(block))
     }
 
     /// Takes the block table over from a producer that has ended, and frees what it has not
@@ -111,15 +111,28 @@ impl SegmentRecord {
         self.stage = SegmentStage::Retired;
     }
 
-    /// Frees the row of a reader that has ended or left, and wakes the producer.
-    pub(super) fn free_row_of(&mut self, client: u64) {
-        for (number, row) in (0..).zip(&mut self.rows) {
-            let Some(row) = row.as_mut().filter(|row| row.reader == Some(client)) else { continue };
-            row.reader = None;
-            self.table.reader(number).clear();
-            row.view.clear();
-            self.files.space.notify();
-        }
+    /// Frees row `number` if `client` has it, and wakes the producer. The client has ended or left.
+    pub(super) fn free_row(&mut self, client: u64, number: u32) {
+        let row = self.rows.get_mut(number as usize).and_then(Option::as_mut);
+        let Some(row) = row.filter(|row| row.reader == Some(client)) else { return };
+        row.reader = None;
+        self.table.reader(number).clear();
+        row.view.clear();
+        self.files.space.notify();
+    }
+
+    /// Returns the parts of `client` in the segment: its rows, and `None` if it is the producer.
+    pub(super) fn parts_of(&self, client: u64) -> Vec<Option<u32>> {
+        self.mapped_by.iter().filter(|(id, _)| *id == client).map(|(_, row)| *row).collect()
+    }
+
+    /// Returns whether the block table names a reader of an earlier broker that has not connected
+    /// to this one. It may have the segment mapped, and hold blocks.
+    pub(super) fn awaits_readers(&self) -> bool {
+        (0..).zip(&self.rows).any(|(number, row)| {
+            let is_here = row.as_ref().is_some_and(|row| row.reader.is_some() || !row.is_awaited);
+            !is_here && self.table.reader(number).load().is_some()
+        })
     }
 
     /// Returns copies of the descriptors for the producer: data, table, event, rows.

@@ -106,7 +106,7 @@ impl BrokerState {
                 files: made.files,
                 table: made.table,
                 rows: made.rows,
-                mapped_by: [client].into(),
+                mapped_by: [(client, None)].into(),
             };
             match record.producer_descriptors() {
                 Ok(descriptors) => {

@@ -145,11 +145,20 @@ impl AttachedSegment {
 
     /// States that this reader does not need the block of a token, for a producer that waits for
     /// it.
-    pub(super) fn skip(&self, token: &Token) {
-        if token.block < self.parts.terms.geometry.blocks() {
-            self.parts.row.cell(token.block).finish(token.generation);
-            self.wake_producer();
+    ///
+    /// # Errors
+    /// [`AcquireError::OutOfRange`] and [`AcquireError::NotPublished`].
+    pub(super) fn skip(&self, token: &Token) -> Result<(), AcquireError> {
+        if token.block >= self.parts.terms.geometry.blocks() {
+            return Err(AcquireError::OutOfRange);
         }
+        let (_, generation) = self.parts.table.word(token.block).load();
+        if token.generation > generation {
+            return Err(AcquireError::NotPublished);
+        }
+        self.parts.row.cell(token.block).finish(token.generation);
+        self.wake_producer();
+        Ok(())
     }
 
     /// Returns the address of a block.
@@ -213,12 +222,12 @@ impl AttachedSegment {
 impl Drop for AttachedSegment {
     #[allow(unsafe_code, reason = "drops a field once")]
     fn drop(&mut self) {
-        let is_mapped = self.is_mapped();
+        let (is_mapped, row) = (self.is_mapped(), self.parts.row_number);
         // SAFETY: nothing uses it afterwards.
         unsafe { ManuallyDrop::drop(&mut self.parts) };
         // The broker counts the bytes until then.
         if let Some(link) = self.link.upgrade().filter(|_| is_mapped) {
-            link.notify(&PoolMessage::Detached { key: self.key });
+            link.notify(&PoolMessage::Detached { key: self.key, row: Some(row) });
         }
     }
 }

@@ -12,7 +12,7 @@ use hostbuf_os::poison::IgnorePoison;
 
 use crate::error::{BrokerRefusal, PoolError};
 use crate::pool_id::PoolId;
-use crate::wire::{PoolMessage, RefusalKind, RefusalRecord};
+use crate::wire::{PoolMessage, RefusalKind, RefusalRecord, SegmentKey};
 
 /// An answer of the broker: its packet and its descriptors.
 pub(super) type BrokerAnswer = (Vec<u8>, Vec<OwnedFd>);
@@ -85,6 +85,8 @@ impl LinkState {
 impl BrokerLink {
     /// Makes the link of a new connection.
     pub(super) fn new(socket: FrameSocket, pool: PoolId, timeout: Duration) -> BrokerLink {
+        // Beyond the range of the clock nothing can be waited for.
+        let timeout = timeout.min(Duration::from_secs(1 << 30));
         let socket = Some(Arc::new(socket));
         let state = LinkState { socket, pool, next_request: 1, waiting: HashMap::new() };
         BrokerLink {
@@ -144,16 +146,13 @@ impl BrokerLink {
         self.connected.notify_all();
     }
 
-    /// Passes an answer on, which is the last one of its request if `is_last`. The requester may
-    /// have stopped waiting.
-    pub(super) fn answer(&self, request: u64, is_last: bool, answer: BrokerAnswer) {
+    /// Passes an answer on, which is the last one of its request if `is_last`. Returns false if the
+    /// requester has stopped waiting.
+    pub(super) fn answer(&self, request: u64, is_last: bool, answer: BrokerAnswer) -> bool {
         let mut state = self.state.lock().ignore_poison();
-        if let Some(requester) = state.waiting.get(&request) {
-            let _ = requester.send(answer);
-        }
-        if is_last {
-            state.waiting.remove(&request);
-        }
+        let requester =
+            if is_last { state.waiting.remove(&request) } else { state.waiting.get(&request).cloned() };
+        requester.is_some_and(|requester| requester.send(answer).is_ok())
     }
 
     /// Calls `attempt` while there is a broker, again if the broker ends meanwhile.
@@ -258,6 +257,13 @@ impl BrokerLink {
                 Err(PoolError::Timeout { doing: doing.to_owned(), limit: self.timeout })
             }
         }
+    }
+
+    /// Tells the broker that this client publishes nothing in a segment any more, and has unmapped
+    /// it.
+    pub(super) fn give_up(&self, key: SegmentKey) {
+        self.notify(&PoolMessage::Close { key });
+        self.notify(&PoolMessage::Detached { key, row: None });
     }
 
     /// Sends a message without an answer. Without a broker it is lost: a later broker learns what

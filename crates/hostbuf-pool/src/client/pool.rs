@@ -132,7 +132,8 @@ impl Pool {
             let link = Arc::downgrade(&connection.link);
             let names = &options.wait_for;
             let segment =
-                ProducerSegment::map(key, (terms, retain), &options.stream, names, descriptors, link)?;
+                ProducerSegment::map(key, (terms, retain), &options.stream, names, descriptors, link)
+                    .inspect_err(|_| connection.link.give_up(key))?;
             let segment = Arc::new(segment);
             connection.add_produced(&segment);
             Ok(segment)
@@ -172,8 +173,7 @@ impl Pool {
     /// [`AcquireError::Pool`] if the segment cannot be attached.
     pub fn skip(&self, token: &Token) -> Result<(), AcquireError> {
         self.connection().link.check_process()?;
-        self.segment(SegmentKey { pool: token.pool, number: token.segment })?.skip(token);
-        Ok(())
+        self.segment(SegmentKey { pool: token.pool, number: token.segment })?.skip(token)
     }
 
     /// Returns the attached segment, which is attached first if necessary.
@@ -201,7 +201,7 @@ impl Pool {
             let mapped = AttachedSegment::map(key, terms, row, descriptors, link).map(Arc::new);
             match &mapped {
                 Ok(segment) => connection.add_attached(key, segment.clone()),
-                Err(_) => connection.link.notify(&PoolMessage::Detached { key }),
+                Err(_) => connection.link.notify(&PoolMessage::Detached { key, row: Some(row) }),
             }
             mapped
         });

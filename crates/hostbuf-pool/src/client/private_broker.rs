@@ -30,6 +30,8 @@ impl PrivateBroker {
         let mut broker = Broker::open_private(&options)?;
         let stopped = stop.clone();
         thread::spawn(c"hostbuf-broker", move || {
+            // The program's handlers run in the program's threads.
+            let _ = nix::sys::signal::SigSet::all().thread_block();
             use std::os::fd::AsFd;
             if let Err(error) = broker.serve(stopped.as_fd()) {
                 tracing::error!(%error, "the broker of this process has ended");

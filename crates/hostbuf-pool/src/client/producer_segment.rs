@@ -166,7 +166,8 @@ impl ProducerSegment {
         }
         let parts = &*self.parts;
         parts.table.counters().exhausted.fetch_add(1, Ordering::Relaxed);
-        let deadline = limit.map(|limit| (limit, Instant::now() + limit));
+        // A limit beyond the range of the clock is none.
+        let deadline = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
         self.count_waiting(1);
         let result = loop {
             if let Some(taken) = self.try_take() {
@@ -227,6 +228,10 @@ impl ProducerSegment {
         let counters = parts.table.counters();
         counters.published.store(state.sequence, Ordering::Relaxed);
         retire_old(&mut state, parts);
+        if state.waiting > 0 {
+            // Retiring may have freed a block, of which no reader tells.
+            parts.space.notify();
+        }
     }
 
     /// Frees a block that was taken and not published.
@@ -296,8 +301,7 @@ impl Drop for ProducerSegment {
         // SAFETY: nothing uses it afterwards.
         unsafe { ManuallyDrop::drop(&mut self.parts) };
         if let Some(link) = self.link.upgrade().filter(|_| is_mapped) {
-            link.notify(&PoolMessage::Close { key: self.key });
-            link.notify(&PoolMessage::Detached { key: self.key });
+            link.give_up(self.key);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_os::{FrameSocket, Received};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
 
 use super::attached_segment::AttachedSegment;
 use super::broker_link::send;
@@ -24,6 +25,8 @@ const LAST_PAUSE: Duration = Duration::from_millis(320);
 
 /// Receives messages until the last handle of the client is gone. `stop` wakes the thread.
 pub(super) fn serve(connection: &Weak<PoolConnection>, stop: &SpaceEvent) {
+    // The program's handlers run in the program's threads.
+    let _ = SigSet::all().thread_block();
     loop {
         // Only a weak reference is kept while the thread sleeps.
         let Some(strong) = connection.upgrade() else { return };
@@ -31,8 +34,10 @@ pub(super) fn serve(connection: &Weak<PoolConnection>, stop: &SpaceEvent) {
         match socket {
             Some(socket) => {
                 drop(strong);
-                if !wait(&socket, stop) {
-                    return;
+                match wait(&socket, stop) {
+                    ServiceEvent::Stop => return,
+                    ServiceEvent::Nothing => continue,
+                    ServiceEvent::Message => {}
                 }
                 let Some(strong) = connection.upgrade() else { return };
                 if !receive(&strong, &socket) {
@@ -49,12 +54,29 @@ pub(super) fn serve(connection: &Weak<PoolConnection>, stop: &SpaceEvent) {
     }
 }
 
-/// Waits for a message. Returns false if the client has ended.
-fn wait(socket: &FrameSocket, stop: &SpaceEvent) -> bool {
+/// The end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServiceEvent {
+    /// The client has ended.
+    Stop,
+    /// A message, or the end of the connection, can be received.
+    Message,
+    /// A signal has ended the wait.
+    Nothing,
+}
+
+/// Waits for a message.
+fn wait(socket: &FrameSocket, stop: &SpaceEvent) -> ServiceEvent {
     let mut fds =
         [PollFd::new(socket.as_fd(), PollFlags::POLLIN), PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
-    let waited = poll(&mut fds, PollTimeout::NONE);
-    waited.is_err() || !fds[1].any().unwrap_or(false)
+    if poll(&mut fds, PollTimeout::NONE).is_err() {
+        return ServiceEvent::Nothing;
+    }
+    match fds.map(|fd| fd.any().unwrap_or(false)) {
+        [_, true] => ServiceEvent::Stop,
+        [true, _] => ServiceEvent::Message,
+        _ => ServiceEvent::Nothing,
+    }
 }
 
 /// Receives a message. Returns false if the connection has ended.
@@ -68,13 +90,11 @@ fn receive(connection: &PoolConnection, socket: &FrameSocket) -> bool {
             return false;
         }
     };
-    let (request, is_last) = match PoolMessage::parse(&bytes) {
-        Ok(
-            PoolMessage::Granted { request, .. }
-            | PoolMessage::Attached { request, .. }
-            | PoolMessage::Refused { request, .. },
-        ) => (request, true),
-        Ok(PoolMessage::StatusPart { request, text }) => (request, text.is_empty()),
+    let (request, is_last, unclaimed) = match PoolMessage::parse(&bytes) {
+        Ok(PoolMessage::Granted { request, key }) => (request, true, Some((key, None))),
+        Ok(PoolMessage::Attached { request, key, row, .. }) => (request, true, Some((key, Some(row)))),
+        Ok(PoolMessage::Refused { request, .. }) => (request, true, None),
+        Ok(PoolMessage::StatusPart { request, text }) => (request, text.is_empty(), None),
         Ok(PoolMessage::Ready { key }) => {
             if let Some(segment) = connection.produced(key) {
                 segment.set_ready();
@@ -90,7 +110,13 @@ fn receive(connection: &PoolConnection, socket: &FrameSocket) -> bool {
             return false;
         }
     };
-    connection.link.answer(request, is_last, (bytes, descriptors));
+    let was_claimed = connection.link.answer(request, is_last, (bytes, descriptors));
+    match unclaimed.filter(|_| !was_claimed) {
+        // Its request has timed out, and its files are closed.
+        Some((key, None)) => connection.link.give_up(key),
+        Some((key, row)) => connection.link.notify(&PoolMessage::Detached { key, row }),
+        None => {}
+    }
     true
 }
 

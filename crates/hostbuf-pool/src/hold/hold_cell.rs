@@ -60,7 +60,7 @@ impl HoldCell {
 
     /// States that this reader does not need `generation`, or any one before it.
     pub(crate) fn finish(&self, generation: u64) {
-        self.finished.fetch_max(generation + 1, Ordering::Release);
+        self.finished.fetch_max(generation.saturating_add(1), Ordering::Release);
     }
 
     /// Returns the number of holds.

@@ -45,6 +45,11 @@ impl LatencyHistogram {
         self.counts[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Forgets all latencies.
+    pub(crate) fn reset(&self) {
+        self.counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
     /// Returns a copy of the counters. Latencies that are recorded meanwhile may be missing from
     /// it.
     #[must_use]

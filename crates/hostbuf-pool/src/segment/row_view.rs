@@ -9,7 +9,7 @@
 #![allow(unsafe_code, reason = "refers to the atomics in a mapping")]
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hostbuf_memory::Result;
 
@@ -84,6 +84,14 @@ impl RowView {
     /// Returns the number of blocks with holds.
     pub(crate) fn held_blocks(&self) -> u32 {
         (0..self.geometry.blocks()).filter(|&block| self.cell(block).count() > 0).count() as u32
+    }
+
+    /// Makes the row that of a new reader: without holds, with counters of 0.
+    pub(crate) fn reset(&self) {
+        self.clear();
+        self.counters().acquired.store(0, Ordering::Relaxed);
+        self.counters().gone.store(0, Ordering::Relaxed);
+        self.latencies().reset();
     }
 
     /// Removes all holds of a reader whose process has ended.

@@ -10,6 +10,9 @@ use super::file_layout::{row_bytes, table_bytes};
 use super::geometry::SegmentGeometry;
 use super::segment_mapping::SegmentMapping;
 
+/// The size of a transparent huge page in bytes.
+const HUGE_PAGE: u64 = 2 << 20;
+
 /// The kinds of files of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentFile {
@@ -79,7 +82,8 @@ impl SegmentFile {
         }
         let length = memfd::length(file).map_err(os)?;
         // A file of huge pages has whole ones.
-        let fits = if self == SegmentFile::Data { length >= expected } else { length == expected };
+        let is_whole = self == SegmentFile::Data && length == expected.next_multiple_of(HUGE_PAGE);
+        let fits = length == expected || is_whole;
         if !fits {
             return Err(invalid(format!("it has {length} bytes, not {expected}")));
         }
@@ -101,7 +105,7 @@ impl SegmentFile {
         let length = memfd::length(file)
             .map_err(|source| Error::Os { doing: format!("checking the file {}", self.name()), source })?;
         let align = match self {
-            SegmentFile::Data if length >= 2 << 20 => 2 << 20,
+            SegmentFile::Data if length >= HUGE_PAGE => HUGE_PAGE as usize,
             _ => 4096,
         };
         let mapped = match access {
@@ -131,7 +135,8 @@ impl SegmentFile {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         match std::fs::File::open(path) {
             Ok(file) => Ok(file.into()),
-            Err(_) => file.try_clone_to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => file.try_clone_to_owned(),
+            Err(error) => Err(error),
         }
     }
 }

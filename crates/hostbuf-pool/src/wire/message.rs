@@ -117,6 +117,8 @@ pub(crate) enum PoolMessage<'a> {
     Detached {
         /// The segment.
         key: SegmentKey,
+        /// The row that it had as a reader, `None` if it was the producer.
+        row: Option<u32>,
     },
     /// From a client of an earlier broker, with its files: it has this segment.
     HandBack {
@@ -227,7 +229,9 @@ impl<'a> PoolMessage<'a> {
                 (ATTACHED, numbers, "")
             }
             PoolMessage::Detach { key } => with_key(DETACH, key),
-            PoolMessage::Detached { key } => with_key(DETACHED, key),
+            PoolMessage::Detached { key, row } => {
+                (DETACHED, joined(&[&key.to_numbers(), &[row.map_or(u64::MAX, u64::from)]]), "")
+            }
             PoolMessage::HandBack { key, terms, row, stream } => {
                 let row = row.map_or(u64::MAX, u64::from);
                 (HAND_BACK, joined(&[&key.to_numbers(), &terms.to_numbers(), &[row]]), stream)
@@ -284,7 +288,12 @@ impl<'a> PoolMessage<'a> {
                 PoolMessage::Attached { request, key, terms, row }
             }
             DETACH => PoolMessage::Detach { key: key()? },
-            DETACHED => PoolMessage::Detached { key: key()? },
+            DETACHED => {
+                let [a, b, c, row] = frame.numbers(NUMBERS)?;
+                let key = SegmentKey::from_numbers([a, b, c])?;
+                let row = if row == u64::MAX { None } else { Some(u32::try_from(row).ok()?) };
+                PoolMessage::Detached { key, row }
+            }
             HAND_BACK => {
                 let [k0, k1, k2, t0, t1, t2, t3, row] = frame.numbers(NUMBERS)?;
                 let (key, terms) =
@@ -334,7 +343,8 @@ mod tests {
             PoolMessage::Attach { request: 5, key },
             PoolMessage::Attached { request: 5, key, terms, row: 3 },
             PoolMessage::Detach { key },
-            PoolMessage::Detached { key },
+            PoolMessage::Detached { key, row: None },
+            PoolMessage::Detached { key, row: Some(3) },
             PoolMessage::HandBack { key, terms, row: None, stream: "x" },
             PoolMessage::HandBack { key, terms, row: Some(0), stream: "" },
             PoolMessage::HandedBack,
