@@ -311,3 +311,93 @@ fn a_device_that_does_not_exist_is_a_reason_to_copy() {
     assert!(why.to_string().starts_with("the device cannot be used: "), "{why}");
     assert_eq!(block.as_slice()[0], 1);
 }
+
+#[test]
+fn a_client_that_reads_what_it_produced_keeps_its_hold() {
+    let linger = Duration::from_millis(20);
+    let broker = TestBroker::start(BrokerOptions::new().linger(linger));
+    let (pool, watcher) = (broker.connect("both"), broker.connect("watcher"));
+    let producer = pool.producer(&ProducerOptions::new(4096, 2)).unwrap();
+    let held = pool.acquire(&publish(&producer, 7)).unwrap();
+    drop(producer);
+    eventually("it is retired", || status(&watcher)["segments"][0]["stage"] == "retired");
+    assert_eq!(status(&watcher)["segments"][0]["readers"][0]["holds"], 1);
+    assert_eq!(held.as_slice()[4095], 7);
+    drop(held);
+    eventually("the segment ends", || status(&watcher)["bytes"] == 0);
+}
+
+#[test]
+fn holds_and_producers_keep_the_connection_of_a_dropped_pool() {
+    let broker = TestBroker::start(BrokerOptions::new().linger(Duration::ZERO));
+    let watcher = broker.connect("watcher");
+    let pool = broker.connect("both");
+    let producer = pool.producer(&ProducerOptions::new(4096, 2)).unwrap();
+    let held = pool.acquire(&publish(&producer, 1)).unwrap();
+    drop(pool);
+    let block = producer.take_timeout(Duration::from_secs(10)).unwrap();
+    drop(producer);
+    assert_eq!(held.as_slice()[0], 1);
+    drop((block, held));
+    eventually("the client has ended", || status(&watcher)["clients"].as_array().unwrap().len() <= 1);
+    assert_eq!(status(&watcher)["bytes"], 0);
+}
+
+#[test]
+fn a_published_block_wakes_a_thread_that_waits_for_the_one_before_it() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let pool = broker.connect("both");
+    let producer = pool.producer(&ProducerOptions::new(4096, 2).retain(1)).unwrap();
+    for stamp in 0..200 {
+        publish(&producer, stamp);
+        let second = producer.take_timeout(Duration::from_secs(10)).unwrap();
+        assert!(producer.try_take().unwrap().is_none());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| producer.take_timeout(Duration::from_secs(10)).unwrap());
+            second.publish(bytes(4096)).expect("it fits");
+            drop(waiting.join().unwrap());
+        });
+    }
+}
+
+#[test]
+fn a_named_reader_that_attaches_again_is_waited_for_from_then_on() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let camera = broker.connect("camera");
+    let options = ProducerOptions::new(4096, 4).retain(1).wait_for("recorder");
+    let producer = camera.producer(&options).unwrap();
+    for round in 0..5 {
+        let recorder = broker.connect("recorder");
+        for stamp in 0..10 {
+            let token = publish(&producer, stamp);
+            assert_eq!(recorder.acquire(&token).unwrap().as_slice()[0], stamp);
+        }
+        drop(recorder);
+        // Nobody is waited for meanwhile.
+        for stamp in 0..10 {
+            publish(&producer, stamp + round);
+        }
+    }
+    let late = broker.connect("recorder");
+    // The first token after it has connected attaches it, and its block is kept for it.
+    let token = publish(&producer, 50);
+    late.skip(&token).unwrap();
+    let tokens: Vec<Token> = (0..3).map(|stamp| publish(&producer, stamp)).collect();
+    for (stamp, token) in (0..).zip(&tokens) {
+        assert_eq!(late.acquire(token).unwrap().as_slice()[0], stamp);
+    }
+}
+
+#[test]
+fn numbers_beyond_any_range_are_no_panic() {
+    let pool =
+        Pool::connect(PoolOptions::new("alone").mode(PoolMode::Private).timeout(Duration::MAX)).unwrap();
+    let producer = pool.producer(&ProducerOptions::new(4096, 2)).unwrap();
+    let token = publish(&producer, 1);
+    for generation in [token.generation + 1, u64::MAX >> 2, u64::MAX] {
+        let future = Token { generation, ..token };
+        assert!(matches!(pool.skip(&future), Err(AcquireError::NotPublished)));
+        assert!(matches!(pool.acquire(&future), Err(AcquireError::NotPublished)));
+    }
+    drop(producer.take_timeout(Duration::MAX).unwrap());
+}

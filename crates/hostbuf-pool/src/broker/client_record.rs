@@ -1,6 +1,6 @@
 //! A client of the broker.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -11,6 +11,7 @@ use super::predecessor::own_pid_namespace;
 use super::queued_packet::QueuedPacket;
 use crate::name_hash::name_hash;
 use crate::segment::ClientIdentity;
+use crate::wire::SegmentKey;
 
 /// A client of the broker.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(super) struct ClientRecord {
     pub(super) outbox: VecDeque<QueuedPacket>,
     /// The end of the connection, if the process may still run.
     pub(super) disconnected: Option<Instant>,
+    /// The segments that the client has named since it connected, each with its row.
+    pub(super) confirmed: BTreeSet<(SegmentKey, Option<u32>)>,
     /// False until a client of an earlier broker has handed back what it has.
     pub(super) has_handed_back: bool,
 }
@@ -47,8 +50,19 @@ impl ClientRecord {
             process: client.process,
             outbox: VecDeque::new(),
             disconnected: None,
+            confirmed: BTreeSet::new(),
             has_handed_back: false,
         }
+    }
+
+    /// Goes on with a new connection of the same process.
+    pub(super) fn reconnect(&mut self, client: AcceptedClient) {
+        self.connection = Some(client.connection);
+        self.process = client.process;
+        self.disconnected = None;
+        self.outbox.clear();
+        self.confirmed.clear();
+        self.has_handed_back = false;
     }
 
     /// Returns the client as a block table names it.

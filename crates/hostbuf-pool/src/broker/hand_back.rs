@@ -8,7 +8,7 @@ use hostbuf_memory::memfd;
 use super::segment_record::{RowRecord, SegmentFiles, SegmentRecord, SegmentStage, segment_bytes};
 use super::state::BrokerState;
 use crate::segment::{RowView, SegmentFile, SpaceEvent, TableView, ViewAccess};
-use crate::wire::{SegmentKey, SegmentTerms};
+use crate::wire::{PoolMessage, SegmentKey, SegmentTerms};
 
 impl BrokerState {
     /// Takes back a segment from a client of an earlier broker. Returns false if the client breaks
@@ -23,19 +23,51 @@ impl BrokerState {
         descriptors: Vec<OwnedFd>,
     ) -> bool {
         if key.pool == self.pool {
-            return false;
+            self.confirm(client, key, row);
+            return true;
         }
         match self.take_back(client, key, terms, row, stream, descriptors) {
             Ok(()) => {
-                if row.is_none() {
-                    self.make_ready(client, key);
-                }
+                self.confirm(client, key, row);
                 true
             }
             Err(why) => {
                 tracing::warn!(%key, why, "a segment of an earlier broker is refused");
                 false
             }
+        }
+    }
+
+    /// Notes that a client still has a segment, or tells it that the segment has ended.
+    fn confirm(&mut self, client: u64, key: SegmentKey, row: Option<u32>) {
+        let segment = self.segments.get(&key).filter(|one| one.mapped_by.contains(&(client, row)));
+        let Some(stage) = segment.map(|segment| segment.stage) else {
+            return self.send(client, &PoolMessage::Detach { key }, Vec::new());
+        };
+        if let Some(record) = self.clients.get_mut(&client) {
+            record.confirmed.insert((key, row));
+        }
+        // The message that the producer has mapped it may be lost, or the answer.
+        if row.is_none() && matches!(stage, SegmentStage::Granted | SegmentStage::Live) {
+            self.make_ready(client, key);
+        }
+    }
+
+    /// Takes back what a client has not named when it handed back everything: it has ended that
+    /// without a connection.
+    pub(super) fn handed_back(&mut self, client: u64) {
+        let Some(record) = self.clients.get_mut(&client) else { return };
+        record.has_handed_back = true;
+        let confirmed = std::mem::take(&mut record.confirmed);
+        let parts = |(key, segment): (&SegmentKey, &SegmentRecord)| {
+            segment.parts_of(client).into_iter().map(|row| (*key, row)).collect::<Vec<_>>()
+        };
+        let all: Vec<(SegmentKey, Option<u32>)> = self.segments.iter().flat_map(parts).collect();
+        for (key, row) in all.into_iter().filter(|part| !confirmed.contains(part)) {
+            if row.is_none() {
+                self.close(client, key);
+            }
+            self.detached(client, key, row);
         }
     }
 

@@ -40,11 +40,7 @@ impl BrokerState {
             PoolMessage::HandBack { key, terms, row, stream } => {
                 return self.hand_back(client, key, terms, row, stream, descriptors);
             }
-            PoolMessage::HandedBack => {
-                if let Some(record) = self.clients.get_mut(&client) {
-                    record.has_handed_back = true;
-                }
-            }
+            PoolMessage::HandedBack => self.handed_back(client),
             PoolMessage::Status { request } => self.send_status(client, request),
             _ => return false,
         }

@@ -203,11 +203,21 @@ impl Broker {
         }
         let name = String::from_utf8_lossy(command).into_owned();
         let identity = hello.request;
-        let id = self.state.next_client;
-        self.state.next_client += 1;
-        let record = ClientRecord::new(client, identity, name);
-        tracing::debug!(client = record.describe(), "it has connected");
-        self.state.clients.insert(id, record);
+        let pid = client.connection.peer().pid;
+        let known = self.state.clients.iter().find(|(_, one)| one.identity == identity && one.pid == pid);
+        let id = match known.map(|(&id, _)| id) {
+            // It has lost its connection, and keeps what it has.
+            Some(id) => {
+                self.state.clients.get_mut(&id).expect("it was found").reconnect(client);
+                id
+            }
+            None => {
+                let id = self.state.next_client;
+                self.state.next_client += 1;
+                self.state.clients.insert(id, ClientRecord::new(client, identity, name));
+                id
+            }
+        };
         let welcome = PoolMessage::Welcome {
             pool: self.state.pool,
             client: id,

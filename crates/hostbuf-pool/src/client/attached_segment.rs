@@ -183,16 +183,29 @@ impl AttachedSegment {
         }
     }
 
+    /// Counts a hold of this process, within its quota of blocks.
     fn count(&self, block: u32) -> Result<(), AcquireError> {
-        let parts = &*self.parts;
-        if parts.holds[block as usize].fetch_add(1, Ordering::Relaxed) == 0 {
-            let quota = parts.terms.quota;
-            if parts.held_blocks.fetch_add(1, Ordering::Relaxed) >= quota {
-                self.uncount(block);
+        let (parts, quota) = (&*self.parts, self.parts.terms.quota);
+        let holds = &parts.holds[block as usize];
+        let mut found = holds.load(Ordering::Relaxed);
+        loop {
+            let is_first = found == 0;
+            let below = |held: u32| (held < quota).then_some(held + 1);
+            if is_first
+                && parts.held_blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).is_err()
+            {
                 return Err(AcquireError::Quota { quota });
             }
+            match holds.compare_exchange(found, found + 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(other) => {
+                    if is_first {
+                        parts.held_blocks.fetch_sub(1, Ordering::Relaxed);
+                    }
+                    found = other;
+                }
+            }
         }
-        Ok(())
     }
 
     fn uncount(&self, block: u32) {

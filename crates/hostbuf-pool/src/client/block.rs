@@ -5,6 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::pool_client::PoolClient;
 use super::producer_segment::ProducerSegment;
 use crate::header::{ArrayLayout, BlockHeader, InvalidHeader};
 use crate::token::Token;
@@ -16,12 +17,14 @@ pub struct Block {
     segment: Arc<ProducerSegment>,
     number: u32,
     is_published: bool,
+    /// The connection ends after the segment.
+    _client: Arc<PoolClient>,
 }
 
 impl Block {
     /// Makes the object of a block that `segment` has taken.
-    pub(super) fn new(segment: Arc<ProducerSegment>, number: u32) -> Block {
-        Block { segment, number, is_published: false }
+    pub(super) fn new(segment: Arc<ProducerSegment>, number: u32, client: Arc<PoolClient>) -> Block {
+        Block { segment, number, is_published: false, _client: client }
     }
 
     /// Returns the address of the first byte, a multiple of 4096.

@@ -3,10 +3,12 @@
 #![allow(unsafe_code, reason = "makes slices of a block that is held")]
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use hostbuf_register::DeviceName;
 
 use super::attached_segment::SharedSegment;
+use super::pool_client::PoolClient;
 use crate::dma::DmaPath;
 use crate::header::{ArrayLayout, BlockHeader};
 use crate::releases::{self, Completion};
@@ -20,12 +22,19 @@ pub struct BlockRef {
     segment: SharedSegment,
     block: u32,
     header: BlockHeader,
+    /// The connection ends after the segment.
+    client: Arc<PoolClient>,
 }
 
 impl BlockRef {
     /// Makes the object of a hold that `segment` has counted.
-    pub(super) fn new(segment: SharedSegment, block: u32, header: BlockHeader) -> BlockRef {
-        BlockRef { segment, block, header }
+    pub(super) fn new(
+        segment: SharedSegment,
+        block: u32,
+        header: BlockHeader,
+        client: Arc<PoolClient>,
+    ) -> BlockRef {
+        BlockRef { segment, block, header, client }
     }
 
     /// Returns the header.
@@ -97,7 +106,8 @@ impl Clone for BlockRef {
     fn clone(&self) -> BlockRef {
         assert!(self.segment.is_mapped(), "a forked child has no part in its parent's blocks");
         self.segment.hold_again(self.block);
-        BlockRef { segment: self.segment.clone(), block: self.block, header: self.header }
+        let (segment, client) = (self.segment.clone(), self.client.clone());
+        BlockRef { segment, block: self.block, header: self.header, client }
     }
 }
 

@@ -85,8 +85,6 @@ impl LinkState {
 impl BrokerLink {
     /// Makes the link of a new connection.
     pub(super) fn new(socket: FrameSocket, pool: PoolId, timeout: Duration) -> BrokerLink {
-        // Beyond the range of the clock nothing can be waited for.
-        let timeout = timeout.min(Duration::from_secs(1 << 30));
         let socket = Some(Arc::new(socket));
         let state = LinkState { socket, pool, next_request: 1, waiting: HashMap::new() };
         BrokerLink {

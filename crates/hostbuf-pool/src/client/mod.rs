@@ -9,6 +9,7 @@ mod broker_process;
 mod connect;
 mod connection;
 mod pool;
+mod pool_client;
 mod pool_options;
 mod private_broker;
 mod producer;

@@ -1,6 +1,7 @@
 //! A connection of this process to a pool.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_os::{process, thread};
@@ -12,6 +13,7 @@ use super::broker_link::{BrokerLink, unexpected};
 use super::broker_process::start_and_connect;
 use super::connect::{ConnectFailure, OpenConnection, connect, describe_socket};
 use super::connection::PoolConnection;
+use super::pool_client::PoolClient;
 use super::pool_options::{PoolMode, PoolOptions};
 use super::private_broker::PrivateBroker;
 use super::producer::Producer;
@@ -40,18 +42,14 @@ pub struct Pool {
     client: Arc<PoolClient>,
 }
 
-/// The part of the handles of a connection whose end is the end of the service thread.
-#[derive(Debug)]
-struct PoolClient {
-    connection: Arc<PoolConnection>,
-}
-
 impl Pool {
     /// Connects to the pool of this user.
     ///
     /// # Errors
     /// [`PoolError::NoBroker`] if there is no broker and the options need one; [`PoolError::Os`].
     pub fn connect(mut options: PoolOptions) -> Result<Pool, PoolError> {
+        // The kernel takes 0 for no limit, and fewer seconds than a Duration has.
+        options.timeout = options.timeout.clamp(Duration::from_millis(1), Duration::from_secs(1 << 30));
         let random = process::random().map_err(PoolError::os("drawing a random number"))?;
         let identity = (random as u64).max(1);
         let found = match options.mode {
@@ -94,11 +92,11 @@ impl Pool {
         let weak = Arc::downgrade(&connection);
         thread::spawn(c"hostbuf-pool", move || service::serve(&weak, &thread_stop))
             .map_err(PoolError::os("starting a thread"))?;
-        Ok(Pool { client: Arc::new(PoolClient { connection }) })
+        Ok(Pool { client: Arc::new(PoolClient::new(connection)) })
     }
 
     fn connection(&self) -> &Arc<PoolConnection> {
-        &self.client.connection
+        self.client.connection()
     }
 
     /// Returns the identity of the pool. It is another one after a restart of the broker.
@@ -144,7 +142,7 @@ impl Pool {
         if !segment.wait_ready(limit) {
             return Err(PoolError::Timeout { doing: "making a segment".into(), limit });
         }
-        Ok(Producer::new(segment))
+        Ok(Producer::new(segment, self.client.clone()))
     }
 
     /// Acquires the block of a token. After the first token of a segment it makes no system call.
@@ -155,7 +153,7 @@ impl Pool {
         self.connection().link.check_process()?;
         let segment = self.segment(SegmentKey { pool: token.pool, number: token.segment })?;
         let header = segment.hold(token)?;
-        Ok(BlockRef::new(segment, token.block, header))
+        Ok(BlockRef::new(segment, token.block, header, self.client.clone()))
     }
 
     /// Acquires the block of an encoded token.
@@ -229,15 +227,5 @@ fn no_broker(options: &PoolOptions) -> PoolError {
             describe_socket(options),
             process::host_name()
         ),
-    }
-}
-
-impl Drop for PoolClient {
-    fn drop(&mut self) {
-        if self.connection.link.is_of_this_process() {
-            self.connection.link.close();
-            self.connection.detach_all();
-            self.connection.stop.notify();
-        }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::block::Block;
+use super::pool_client::PoolClient;
 use super::producer_segment::ProducerSegment;
 use super::take_error::TakeError;
 use crate::error::PoolError;
@@ -15,11 +16,12 @@ use crate::error::PoolError;
 #[derive(Debug)]
 pub struct Producer {
     segment: Arc<ProducerSegment>,
+    client: Arc<PoolClient>,
 }
 
 impl Producer {
-    pub(super) fn new(segment: Arc<ProducerSegment>) -> Producer {
-        Producer { segment }
+    pub(super) fn new(segment: Arc<ProducerSegment>, client: Arc<PoolClient>) -> Producer {
+        Producer { segment, client }
     }
 
     /// Takes a free block, if there is one. It makes no system call.
@@ -54,7 +56,7 @@ impl Producer {
     }
 
     fn block(&self, number: u32) -> Block {
-        Block::new(self.segment.clone(), number)
+        Block::new(self.segment.clone(), number, self.client.clone())
     }
 
     /// Returns the length of a block in bytes.

@@ -65,6 +65,8 @@ struct ProducerState {
 struct OwnBlock {
     state: BlockState,
     generation: u64,
+    /// The sequence number of the content that was published last.
+    sequence: u64,
 }
 
 impl ProducerSegment {
@@ -90,7 +92,10 @@ impl ProducerSegment {
         }
         let rows = row_files.iter().map(|file| RowView::map(file.as_fd(), geometry, ViewAccess::Read));
         let state = ProducerState {
-            blocks: vec![OwnBlock { state: BlockState::Free, generation: 0 }; geometry.blocks() as usize],
+            blocks: vec![
+                OwnBlock { state: BlockState::Free, generation: 0, sequence: 0 };
+                geometry.blocks() as usize
+            ],
             published: VecDeque::new(),
             policy: ReaderPolicy::new(wait_for),
             sequence: 0,
@@ -151,7 +156,8 @@ impl ProducerSegment {
         };
         let (number, _) = (0..).zip(&state.blocks).find(is_free)?;
         let block = &mut state.blocks[number as usize];
-        *block = OwnBlock { state: BlockState::Writing, generation: block.generation + 1 };
+        block.state = BlockState::Writing;
+        block.generation += 1;
         parts.table.word(number).set(BlockState::Writing, block.generation);
         Some((number, block.generation))
     }
@@ -223,7 +229,9 @@ impl ProducerSegment {
         state.sequence += 1;
         parts.table.write_header(number, &header.encode());
         parts.table.word(number).set(BlockState::Published, header.generation);
-        state.blocks[number as usize].state = BlockState::Published;
+        let block = &mut state.blocks[number as usize];
+        block.state = BlockState::Published;
+        block.sequence = header.sequence;
         state.published.push_back(number);
         let counters = parts.table.counters();
         counters.published.store(state.sequence, Ordering::Relaxed);
@@ -282,10 +290,12 @@ impl ProducerSegment {
 /// Retires the oldest published blocks beyond those that are retained, as far as the readers that
 /// the producer waits for have read them.
 fn retire_old(state: &mut ProducerState, parts: &ProducerParts) {
+    state.policy.observe(&parts.table, parts.terms.geometry.readers(), state.sequence);
     while state.published.len() > parts.retain as usize {
         let number = state.published[0];
-        let generation = state.blocks[number as usize].generation;
-        if !state.policy.have_finished(&parts.table, &parts.rows, number, generation) {
+        let OwnBlock { generation, sequence, .. } = state.blocks[number as usize];
+        let content = (number, generation);
+        if !state.policy.have_finished(&parts.table, &parts.rows, content, sequence) {
             return;
         }
         state.published.pop_front();

@@ -13,35 +13,60 @@ pub(super) struct ReaderPolicy {
 struct NamedReader {
     name: String,
     hash: u64,
-    /// True once the reader has attached. A reader that has ended since is not waited for until it
+    /// The clients with the name that have attached and not left since, each with the sequence
+    /// number of the first block that it is waited for.
+    clients: Vec<(u64, u64)>,
+    /// True once a client has attached. A reader that has ended since is not waited for until it
     /// attaches again.
     has_attached: bool,
 }
 
 impl ReaderPolicy {
     pub(super) fn new(names: &[String]) -> ReaderPolicy {
-        let reader =
-            |name: &String| NamedReader { name: name.clone(), hash: name_hash(name), has_attached: false };
+        let reader = |name: &String| NamedReader {
+            name: name.clone(),
+            hash: name_hash(name),
+            clients: Vec::new(),
+            has_attached: false,
+        };
         ReaderPolicy { readers: names.iter().map(reader).collect() }
     }
 
-    /// Returns whether all readers have finished with a generation of a block.
+    /// Looks which clients are attached. `next` is the sequence number of the next block.
+    pub(super) fn observe(&mut self, table: &TableView, rows: u32, next: u64) {
+        for reader in &mut self.readers {
+            let entries = (0..rows).filter_map(|row| table.reader(row).load());
+            let named: Vec<u64> =
+                entries.filter(|entry| entry.name == reader.hash).map(|entry| entry.identity).collect();
+            reader.clients.retain(|(identity, _)| named.contains(identity));
+            for identity in named {
+                if !reader.clients.iter().any(|(known, _)| *known == identity) {
+                    // The first client is waited for from the first block on. A later one has not
+                    // got the tokens of earlier blocks.
+                    let first = if reader.has_attached { next } else { 0 };
+                    reader.clients.push((identity, first));
+                }
+            }
+            reader.has_attached |= !reader.clients.is_empty();
+        }
+    }
+
+    /// Returns whether all readers have finished with a generation of a block, which has the
+    /// sequence number `sequence`.
     pub(super) fn have_finished(
-        &mut self,
+        &self,
         table: &TableView,
         rows: &[RowView],
-        block: u32,
-        generation: u64,
+        (block, generation): (u32, u64),
+        sequence: u64,
     ) -> bool {
-        self.readers.iter_mut().all(|reader| {
-            let is_named = |(row, _): &(u32, &RowView)| table.reader(*row).is_named(reader.hash);
-            let mut found = (0..).zip(rows).filter(is_named).peekable();
-            if found.peek().is_none() {
-                return reader.has_attached;
-            }
-            reader.has_attached = true;
-            // Several clients may have the name.
-            found.all(|(_, row)| row.cell(block).has_finished(generation))
+        self.readers.iter().all(|reader| {
+            reader.has_attached
+                && (0..).zip(rows).all(|(number, row)| {
+                    let entry = table.reader(number).load().filter(|entry| entry.name == reader.hash);
+                    let known = entry.map(|entry| reader.first_of(entry.identity));
+                    known.is_none_or(|first| sequence < first || row.cell(block).has_finished(generation))
+                })
         })
     }
 
@@ -49,5 +74,13 @@ impl ReaderPolicy {
     pub(super) fn describe_missing(&self) -> String {
         let missing = self.readers.iter().filter(|reader| !reader.has_attached);
         missing.map(|reader| format!(", the reader {} has not attached yet", reader.name)).collect()
+    }
+}
+
+impl NamedReader {
+    /// Returns the sequence number of the first block that a client is waited for. A client that
+    /// has attached since the last look is waited for from the first block on.
+    fn first_of(&self, identity: u64) -> u64 {
+        self.clients.iter().find(|(known, _)| *known == identity).map_or(0, |(_, first)| *first)
     }
 }

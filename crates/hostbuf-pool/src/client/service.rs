@@ -1,8 +1,9 @@
 //! The thread that receives the broker's messages for a client, and connects to its successor.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_os::{FrameSocket, Received};
@@ -20,6 +21,8 @@ use crate::wire::PoolMessage;
 /// The first pause between two attempts to connect to a new broker; each further pause is twice as
 /// long.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// The time after which a connection counts as stable.
+const STABLE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LAST_PAUSE: Duration = Duration::from_millis(320);
 
@@ -27,6 +30,7 @@ const LAST_PAUSE: Duration = Duration::from_millis(320);
 pub(super) fn serve(connection: &Weak<PoolConnection>, stop: &SpaceEvent) {
     // The program's handlers run in the program's threads.
     let _ = SigSet::all().thread_block();
+    let (mut connected, mut last_pool, mut pause) = (Instant::now(), None, FIRST_PAUSE);
     loop {
         // Only a weak reference is kept while the thread sleeps.
         let Some(strong) = connection.upgrade() else { return };
@@ -45,10 +49,16 @@ pub(super) fn serve(connection: &Weak<PoolConnection>, stop: &SpaceEvent) {
                 }
             }
             None => {
+                // A broker that ends connections at once must not be asked in a loop.
+                let pool = Some(strong.link.pool());
+                let is_again = pool == last_pool && connected.elapsed() < STABLE;
+                last_pool = pool;
                 drop(strong);
-                if !reconnect(connection, stop) {
+                pause = if is_again { (pause * 2).min(LAST_PAUSE) } else { FIRST_PAUSE };
+                if !reconnect(connection, stop, pause) {
                     return;
                 }
+                connected = Instant::now();
             }
         }
     }
@@ -122,8 +132,7 @@ fn receive(connection: &PoolConnection, socket: &FrameSocket) -> bool {
 
 /// Connects to a new broker and hands back what this client has. Returns false if the client has
 /// ended.
-fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent) -> bool {
-    let mut pause = FIRST_PAUSE;
+fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent, mut pause: Duration) -> bool {
     loop {
         let timeout = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
@@ -152,7 +161,23 @@ fn hand_back(
     (produced, attached): &(Vec<Arc<ProducerSegment>>, Vec<Arc<AttachedSegment>>),
     socket: &FrameSocket,
 ) -> bool {
-    produced.iter().all(|segment| segment.hand_back(socket).is_ok())
-        && attached.iter().all(|segment| segment.hand_back(socket).is_ok())
+    produced.iter().all(|segment| patiently(|| segment.hand_back(socket)))
+        && attached.iter().all(|segment| patiently(|| segment.hand_back(socket)))
         && send(socket, &PoolMessage::HandedBack, &[]).is_ok()
+}
+
+/// Sends until not too many descriptors of this user are on their way to other processes: after the
+/// death of a broker, all of its clients send theirs. Returns false if the connection has ended.
+fn patiently(send: impl Fn() -> io::Result<()>) -> bool {
+    const TRIES: u32 = 1000;
+    for _ in 0..TRIES {
+        match send() {
+            Ok(()) => return true,
+            Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+                std::thread::sleep(FIRST_PAUSE);
+            }
+            Err(_) => return false,
+        }
+    }
+    false
 }

@@ -57,9 +57,4 @@ impl ClientEntry {
             pid_namespace: self.pid_namespace.load(Ordering::Relaxed),
         })
     }
-
-    /// Returns whether there is a client whose name has this hash.
-    pub(crate) fn is_named(&self, name: u64) -> bool {
-        self.identity.load(Ordering::Acquire) != 0 && self.name.load(Ordering::Relaxed) == name
-    }
 }
