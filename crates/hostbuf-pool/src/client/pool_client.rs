@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::connection::PoolConnection;
 
-/// The owner of a connection: the handles of the pool, its producers, its blocks and its holds share
-/// it. The service thread ends with the last of them.
+/// The owner of a connection: the handles of the pool, its producers, its blocks and its holds
+/// share it. The service thread ends with the last of them.
 #[derive(Debug)]
 pub(super) struct PoolClient {
     connection: Arc<PoolConnection>,
