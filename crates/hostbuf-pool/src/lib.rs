@@ -22,7 +22,7 @@ mod wire;
 pub use broker::{Broker, BrokerOptions};
 pub use client::{
     AcquireError, Block, BlockRef, Pool, PoolKind, PoolMode, PoolOptions, Producer, ProducerOptions,
-    PublishError, TakeError,
+    PublishError, SegmentReader, TakeError, UnpublishedRef,
 };
 pub use dma::{CopyReason, DmaPath};
 pub use error::{BrokerRefusal, InvalidGeometry, PoolError};
@@ -31,3 +31,4 @@ pub use latency::{LatencyHistogram, LatencySnapshot};
 pub use pool_id::PoolId;
 pub use releases::Completion;
 pub use token::{InvalidToken, Token};
+pub use wire::SegmentKey;

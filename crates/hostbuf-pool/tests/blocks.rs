@@ -239,6 +239,35 @@ fn blocks_outlive_their_producer() {
 }
 
 #[test]
+fn a_block_that_is_not_published_is_held_and_retired() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let (camera, viewer) = (broker.connect("camera"), broker.connect("viewer"));
+    let producer = camera.producer(&ProducerOptions::new(4096, 2).quota(2)).unwrap();
+    let reader = viewer.attach(producer.segment()).unwrap();
+    assert_eq!((reader.key(), reader.blocks(), reader.block_bytes()), (producer.segment(), 2, 4096));
+    let mut block = producer.take().unwrap();
+    block.as_mut_slice().fill(7);
+    let (number, low) = (block.number(), block.generation() as u32);
+    assert!(matches!(reader.hold(number, low + 1), Err(AcquireError::Gone)));
+    assert!(matches!(reader.hold(2, low), Err(AcquireError::OutOfRange)));
+    let held = reader.hold(number, low).unwrap();
+    let again = reader.hold(number, low).unwrap();
+    block.retire();
+    assert!(matches!(reader.hold(number, low), Err(AcquireError::Gone)));
+    let other = producer.take().unwrap();
+    assert!(producer.try_take().unwrap().is_none(), "a held block is taken");
+    drop(held);
+    assert!(producer.try_take().unwrap().is_none(), "a held block is taken");
+    drop(again);
+    assert_eq!(producer.try_take().unwrap().expect("it is free").number(), number);
+    drop(other);
+    assert_eq!(producer.departures(), 0);
+    assert!(!reader.is_ended());
+    drop(viewer);
+    assert!(reader.is_ended());
+}
+
+#[test]
 fn a_new_broker_takes_over_what_clients_have() {
     let name = format!("hostbuf-pool-test-restart-{}", std::process::id());
     let broker = TestBroker::start_at(name.clone(), BrokerOptions::new());

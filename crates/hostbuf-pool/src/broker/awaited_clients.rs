@@ -48,10 +48,14 @@ impl BrokerState {
                         row.is_awaited = false;
                         entry.clear();
                         row.view.clear();
+                        entry.count_departure();
                         segment.files.space.notify();
                     }
                     // Only the reader and the producer have its file, and both are gone.
-                    None if segment.producer.is_none() && is_gone(entry.load()) => entry.clear(),
+                    None if segment.producer.is_none() && is_gone(entry.load()) => {
+                        entry.clear();
+                        entry.count_departure();
+                    }
                     _ => {}
                 }
             }

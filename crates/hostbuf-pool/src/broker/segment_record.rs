@@ -118,6 +118,7 @@ impl SegmentRecord {
         row.reader = None;
         self.table.reader(number).clear();
         row.view.clear();
+        self.table.reader(number).count_departure();
         self.files.space.notify();
     }
 

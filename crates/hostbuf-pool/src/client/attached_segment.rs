@@ -4,7 +4,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use hostbuf_memory::Seals;
@@ -19,7 +19,7 @@ use crate::clock::monotonic_ns;
 use crate::dma::{CopyReason, DmaPath};
 use crate::error::PoolError;
 use crate::header::BlockHeader;
-use crate::hold::HoldRefused;
+use crate::hold::{BlockState, HoldRefused};
 use crate::segment::{DataView, RowView, SpaceEvent, TableView, ViewAccess};
 use crate::token::Token;
 use crate::wire::{PoolMessage, SegmentKey, SegmentTerms};
@@ -48,6 +48,8 @@ struct AttachedParts {
     holds: Box<[AtomicU32]>,
     /// The number of blocks with holds.
     held_blocks: AtomicU32,
+    /// True once the client has given the segment up: nothing can be acquired any more.
+    is_ended: AtomicBool,
 }
 
 impl AttachedSegment {
@@ -83,6 +85,7 @@ impl AttachedSegment {
             row_file,
             holds: (0..geometry.blocks()).map(|_| AtomicU32::new(0)).collect(),
             held_blocks: AtomicU32::new(0),
+            is_ended: AtomicBool::new(false),
         };
         Ok(AttachedSegment { key, parts: ManuallyDrop::new(parts), link })
     }
@@ -100,15 +103,7 @@ impl AttachedSegment {
         self.count(token.block)?;
         let held = parts.row.cell(token.block).hold(parts.table.word(token.block), token.generation);
         if let Err(refused) = held {
-            self.uncount(token.block);
-            self.wake_producer();
-            return Err(match refused {
-                HoldRefused::Gone => {
-                    parts.row.counters().gone.fetch_add(1, Ordering::Relaxed);
-                    AcquireError::Gone
-                }
-                HoldRefused::NotPublished => AcquireError::NotPublished,
-            });
+            return Err(self.refused(token.block, refused));
         }
         let header = parts.table.read_header(token.block);
         match BlockHeader::decode(&header, geometry.block_bytes(), token.generation) {
@@ -127,6 +122,65 @@ impl AttachedSegment {
                 Err(AcquireError::InvalidHeader(error))
             }
         }
+    }
+
+    /// Holds a block that its producer writes, if the lower half of its generation is
+    /// `generation_low`, and returns the generation.
+    ///
+    /// # Errors
+    /// [`AcquireError`]; nothing is held then.
+    pub(super) fn hold_unpublished(&self, block: u32, generation_low: u32) -> Result<u64, AcquireError> {
+        let parts = &*self.parts;
+        if block >= parts.terms.geometry.blocks() {
+            return Err(AcquireError::OutOfRange);
+        }
+        self.count(block)?;
+        let word = parts.table.word(block);
+        let (_, generation) = word.load();
+        if generation as u32 != generation_low {
+            return Err(self.refused(block, HoldRefused::Gone));
+        }
+        match parts.row.cell(block).hold_while(BlockState::Writing, word, generation) {
+            Ok(()) => {
+                parts.row.counters().acquired.fetch_add(1, Ordering::Relaxed);
+                Ok(generation)
+            }
+            Err(refused) => Err(self.refused(block, refused)),
+        }
+    }
+
+    /// Takes the count of a block back that could not be held.
+    fn refused(&self, block: u32, refused: HoldRefused) -> AcquireError {
+        self.uncount(block);
+        // The producer may have seen the hold before it was taken back.
+        self.wake_producer();
+        match refused {
+            HoldRefused::Gone => {
+                self.parts.row.counters().gone.fetch_add(1, Ordering::Relaxed);
+                AcquireError::Gone
+            }
+            HoldRefused::NotPublished => AcquireError::NotPublished,
+        }
+    }
+
+    /// Notes that the client has given the segment up.
+    pub(super) fn set_ended(&self) {
+        self.parts.is_ended.store(true, Ordering::Release);
+    }
+
+    /// Returns whether nothing can be acquired any more.
+    pub(super) fn is_ended(&self) -> bool {
+        self.parts.is_ended.load(Ordering::Acquire)
+    }
+
+    /// Returns the sizes and the quota.
+    pub(super) fn terms(&self) -> SegmentTerms {
+        self.parts.terms
+    }
+
+    /// Returns the identity of the segment.
+    pub(super) fn key(&self) -> SegmentKey {
+        self.key
     }
 
     /// Adds a hold to a block that this process holds.

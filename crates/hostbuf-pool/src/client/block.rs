@@ -9,14 +9,18 @@ use super::pool_client::PoolClient;
 use super::producer_segment::ProducerSegment;
 use crate::header::{ArrayLayout, BlockHeader, InvalidHeader};
 use crate::token::Token;
+use crate::wire::SegmentKey;
 
 /// A block that its producer writes. No reader has it before it is published. Dropping it without
 /// publishing frees it.
+///
+/// A transport with reference counts of its own may pass a block on without publishing it: its
+/// readers hold the block by a [`SegmentReader`](crate::SegmentReader) while the `Block` exists.
 #[derive(Debug)]
 pub struct Block {
     segment: Arc<ProducerSegment>,
     number: u32,
-    is_published: bool,
+    is_given_back: bool,
     /// The connection ends after the segment.
     _client: Arc<PoolClient>,
 }
@@ -24,7 +28,7 @@ pub struct Block {
 impl Block {
     /// Makes the object of a block that `segment` has taken.
     pub(super) fn new(segment: Arc<ProducerSegment>, number: u32, client: Arc<PoolClient>) -> Block {
-        Block { segment, number, is_published: false, _client: client }
+        Block { segment, number, is_given_back: false, _client: client }
     }
 
     /// Returns the address of the first byte, a multiple of 4096.
@@ -58,6 +62,34 @@ impl Block {
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
     }
 
+    /// Returns the identity of the block's segment.
+    #[must_use]
+    pub fn segment(&self) -> SegmentKey {
+        self.segment.key()
+    }
+
+    /// Returns the number of the block in its segment.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns the generation of the block: the number of times that it was taken before.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.segment.generation(self.number)
+    }
+
+    /// Ends the writing of a block that readers hold as an
+    /// [`UnpublishedRef`](crate::UnpublishedRef). No reader gets it any more, and it is taken again
+    /// when none holds it. Dropping the block instead does not wait for them.
+    pub fn retire(mut self) {
+        if self.segment.is_mapped() {
+            self.segment.retire_unpublished(self.number);
+        }
+        self.is_given_back = true;
+    }
+
     /// Publishes an array at the beginning of the block, and returns the token for its readers.
     ///
     /// # Errors
@@ -80,7 +112,7 @@ impl Block {
             return Err(PublishError { reason, block: self });
         }
         self.segment.publish(self.number, &mut header);
-        self.is_published = true;
+        self.is_given_back = true;
         let key = self.segment.key();
         Ok(Token {
             pool: key.pool,
@@ -94,7 +126,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if !self.is_published && self.segment.is_mapped() {
+        if !self.is_given_back && self.segment.is_mapped() {
             self.segment.free(self.number);
         }
     }

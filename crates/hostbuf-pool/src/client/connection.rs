@@ -114,14 +114,16 @@ impl PoolConnection {
         }
         drop(held);
         // Outside the lock.
-        drop(segment);
+        if let Some(segment) = segment {
+            segment.set_ended();
+        }
     }
 
     /// Gives up all segments that this client reads.
     pub(super) fn detach_all(&self) {
         let attached = std::mem::take(&mut self.held.lock().ignore_poison().attached);
         // Outside the lock.
-        drop(attached);
+        attached.into_values().for_each(|segment| segment.set_ended());
     }
 }
 

@@ -16,9 +16,11 @@ mod producer;
 mod producer_options;
 mod producer_segment;
 mod reader_policy;
+mod segment_reader;
 mod segment_registrations;
 mod service;
 mod take_error;
+mod unpublished_ref;
 
 pub use acquire_error::AcquireError;
 pub use block::{Block, PublishError};
@@ -27,4 +29,6 @@ pub use pool::{Pool, PoolKind};
 pub use pool_options::{PoolMode, PoolOptions};
 pub use producer::Producer;
 pub use producer_options::ProducerOptions;
+pub use segment_reader::SegmentReader;
 pub use take_error::TakeError;
+pub use unpublished_ref::UnpublishedRef;

@@ -19,6 +19,7 @@ use super::private_broker::PrivateBroker;
 use super::producer::Producer;
 use super::producer_options::ProducerOptions;
 use super::producer_segment::ProducerSegment;
+use super::segment_reader::SegmentReader;
 use super::service;
 use crate::error::{BrokerRefusal, PoolError};
 use crate::pool_id::PoolId;
@@ -172,6 +173,16 @@ impl Pool {
     pub fn skip(&self, token: &Token) -> Result<(), AcquireError> {
         self.connection().link.check_process()?;
         self.segment(SegmentKey { pool: token.pool, number: token.segment })?.skip(token)
+    }
+
+    /// Attaches a segment for blocks that another transport passes on, which are not published and
+    /// have no tokens.
+    ///
+    /// # Errors
+    /// [`AcquireError::Gone`] for a segment that has ended; [`AcquireError::Pool`].
+    pub fn attach(&self, key: SegmentKey) -> Result<SegmentReader, AcquireError> {
+        self.connection().link.check_process()?;
+        self.segment(key).map(SegmentReader::new)
     }
 
     /// Returns the attached segment, which is attached first if necessary.

@@ -8,6 +8,7 @@ use super::pool_client::PoolClient;
 use super::producer_segment::ProducerSegment;
 use super::take_error::TakeError;
 use crate::error::PoolError;
+use crate::wire::SegmentKey;
 
 /// A producer of blocks, with a segment of its own. Its threads may share it.
 ///
@@ -57,6 +58,23 @@ impl Producer {
 
     fn block(&self, number: u32) -> Block {
         Block::new(self.segment.clone(), number, self.client.clone())
+    }
+
+    /// Returns the identity of the segment.
+    #[must_use]
+    pub fn segment(&self) -> SegmentKey {
+        self.segment.key()
+    }
+
+    /// Returns the number of readers that have ended or have detached since the segment was made.
+    /// Their holds are gone when they are counted. It makes no system call.
+    ///
+    /// # Panics
+    /// In a child forked from the process that made the producer: the child has no mapping.
+    #[must_use]
+    pub fn departures(&self) -> u64 {
+        assert!(self.segment.is_mapped(), "a forked child has no part in its parent's producers");
+        self.segment.departures()
     }
 
     /// Returns the length of a block in bytes.

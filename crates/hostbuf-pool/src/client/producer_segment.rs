@@ -253,6 +253,29 @@ impl ProducerSegment {
         }
     }
 
+    /// Ends the writing of a block without publishing it, also if readers hold it. It is taken
+    /// again when no reader holds it any more.
+    pub(super) fn retire_unpublished(&self, number: u32) {
+        let mut state = self.state();
+        let block = &mut state.blocks[number as usize];
+        block.state = BlockState::Retired;
+        self.parts.table.word(number).set(BlockState::Retired, block.generation);
+        if state.waiting > 0 {
+            self.parts.space.notify();
+        }
+    }
+
+    /// Returns the generation of a block.
+    pub(super) fn generation(&self, number: u32) -> u64 {
+        self.state().blocks[number as usize].generation
+    }
+
+    /// Returns the number of readers that have ended or detached.
+    pub(super) fn departures(&self) -> u64 {
+        let rows = 0..self.parts.terms.geometry.readers();
+        rows.map(|row| self.parts.table.reader(row).departures()).sum()
+    }
+
     /// Returns the address of a block.
     pub(super) fn block(&self, number: u32) -> NonNull<u8> {
         self.parts.data.block(number)

@@ -35,11 +35,25 @@ impl HoldCell {
     /// # Errors
     /// [`HoldRefused`]; nothing is held then.
     pub(crate) fn hold(&self, word: &BlockWord, generation: u64) -> Result<(), HoldRefused> {
+        self.hold_while(BlockState::Published, word, generation)
+    }
+
+    /// Holds generation `generation` of the block with the word `word` if the block is in `state`:
+    /// published, or being written.
+    ///
+    /// # Errors
+    /// [`HoldRefused`]; nothing is held then.
+    pub(crate) fn hold_while(
+        &self,
+        state: BlockState,
+        word: &BlockWord,
+        generation: u64,
+    ) -> Result<(), HoldRefused> {
         self.count.fetch_add(1, Ordering::Relaxed);
         full_fence(FenceSite::Hold);
         let refused = match word.load() {
-            (BlockState::Published, found) if found == generation => return Ok(()),
-            (BlockState::Retired, found) if found == generation => HoldRefused::Gone,
+            (found_state, found) if found_state == state && found == generation => return Ok(()),
+            (BlockState::Retired | BlockState::Free, found) if found == generation => HoldRefused::Gone,
             (_, found) if found > generation => HoldRefused::Gone,
             _ => HoldRefused::NotPublished,
         };

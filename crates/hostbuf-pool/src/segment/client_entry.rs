@@ -13,7 +13,8 @@ pub(crate) struct ClientEntry {
     pid: AtomicU64,
     started: AtomicU64,
     pid_namespace: AtomicU64,
-    reserved: AtomicU64,
+    /// The number of clients that had the entry and have left it.
+    departures: AtomicU64,
 }
 
 /// The contents of a [`ClientEntry`].
@@ -44,6 +45,16 @@ impl ClientEntry {
     /// Names no client.
     pub(crate) fn clear(&self) {
         self.identity.store(0, Ordering::Release);
+    }
+
+    /// Counts a client that has left the entry, after its holds are cleared.
+    pub(crate) fn count_departure(&self) {
+        self.departures.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the number of clients that have left the entry.
+    pub(crate) fn departures(&self) -> u64 {
+        self.departures.load(Ordering::Acquire)
     }
 
     /// Returns the client, if there is one.

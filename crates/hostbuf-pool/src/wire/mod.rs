@@ -6,4 +6,4 @@ mod segment_key;
 
 pub(crate) use message::{PoolMessage, SegmentTerms};
 pub(crate) use refusal_record::{RefusalKind, RefusalRecord};
-pub(crate) use segment_key::SegmentKey;
+pub use segment_key::SegmentKey;

@@ -6,11 +6,12 @@ use crate::pool_id::PoolId;
 
 /// The identity of a segment: its pool, and its number in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct SegmentKey {
+// Exhaustive: a segment has nothing else that identifies it.
+pub struct SegmentKey {
     /// The pool of the broker that made the segment. A later broker keeps it.
-    pub(crate) pool: PoolId,
-    /// The number.
-    pub(crate) number: u32,
+    pub pool: PoolId,
+    /// The number of the segment in its pool, which no other segment of the pool ever has.
+    pub number: u32,
 }
 
 impl SegmentKey {
