@@ -82,8 +82,7 @@ fn make(geometry: SegmentGeometry, tag: BrokerTag) -> hostbuf_memory::Result<Mad
         let doing = doing.to_owned();
         move |source: std::io::Error| hostbuf_memory::Error::Os { doing, source }
     };
-    let demand = data_demand(geometry);
-    let data = AnonymousSegment::new(&tag.data_file(), demand, Workers::of_this_process())?;
+    let data = make_data(&tag.data_file(), data_demand(geometry))?;
     // The broker does not map the blocks.
     let data: OwnedFd = data.as_fd().try_clone_to_owned().map_err(os("keeping the data file"))?;
     let table_file = SegmentFile::Table.create(geometry)?;
@@ -96,4 +95,18 @@ fn make(geometry: SegmentGeometry, tag: BrokerTag) -> hostbuf_memory::Result<Mad
     }
     let space = SpaceEvent::new().map_err(os("opening an event descriptor"))?;
     Ok(MadeSegment { files: SegmentFiles { data, table: table_file, space }, table, rows })
+}
+
+/// Makes a data file, of small pages if the host does not have the huge ones: its memory may be
+/// fragmented for a while. The length is the same.
+fn make_data(name: &str, demand: Demand) -> hostbuf_memory::Result<AnonymousSegment> {
+    let length = demand.length();
+    let make = |demand| AnonymousSegment::new(name, demand, Workers::of_this_process());
+    match make(demand) {
+        Err(error @ hostbuf_memory::Error::Unsupported { .. }) => {
+            tracing::info!(%error, "a segment has small pages");
+            make(Demand::new(length, Pages::Small))
+        }
+        made => made,
+    }
 }
