@@ -1,0 +1,83 @@
+"""A node that reads frames, on the GPU if PyTorch has one, and reports their latency."""
+
+import json
+import os
+import time
+
+import numpy as np
+from dora import Node
+from frames import SHAPE, check
+
+import hostbuf
+import hostbuf.dora
+
+FRAMES = int(os.environ.get("FRAMES", "300"))
+
+
+class Viewer:
+    """Copies each frame to the GPU, or reads it on the CPU, and records the times."""
+
+    def __init__(self):
+        self.in_hand, self.used, self.numbers = [], [], []
+        self.torn = self.gone = 0
+        try:
+            import torch
+        except ImportError:
+            torch = None
+        self.torch = torch if torch is not None and torch.cuda.is_available() else None
+        if self.torch:
+            self.on_gpu = torch.empty(SHAPE, dtype=torch.uint8, device="cuda")
+
+    def show(self, frame, ready_ns):
+        """Uses one frame."""
+        self.in_hand.append(time.monotonic_ns() - ready_ns)
+        if self.torch:
+            self.on_gpu.copy_(self.torch.as_tensor(frame))
+            self.torch.cuda.synchronize()
+        number, torn = check(frame)
+        self.used.append(time.monotonic_ns() - ready_ns)
+        self.numbers.append(number)
+        self.torn += torn
+
+    def report(self):
+        """Returns the report as a dictionary, with times in milliseconds."""
+
+        def ms(times, part):
+            return round(float(np.percentile(times, part)) / 1e6, 3) if times else None
+
+        return {
+            "transport": os.environ["TRANSPORT"],
+            "device": "GPU" if self.torch else "CPU",
+            "frames": len(set(self.numbers)),
+            "lost": FRAMES - len(set(self.numbers)),
+            "gone": self.gone,
+            "torn": self.torn,
+            "in_hand_p50": ms(self.in_hand, 50),
+            "in_hand_p99": ms(self.in_hand, 99),
+            "used_p50": ms(self.used, 50),
+            "used_p99": ms(self.used, 99),
+        }
+
+
+def main():
+    node = Node()
+    pool = hostbuf.Pool("viewer") if os.environ["TRANSPORT"] == "pool" else None
+    viewer = Viewer()
+    for event in node:
+        if event["type"] != "INPUT":
+            continue
+        ready_ns = event["metadata"]["ready_ns"]
+        if pool is None:
+            viewer.show(event["value"].to_numpy().reshape(SHAPE), ready_ns)
+            continue
+        try:
+            block = hostbuf.dora.receive(event, pool)
+        except hostbuf.BlockGoneError:
+            viewer.gone += 1
+            continue
+        with block:
+            viewer.show(block.numpy(), ready_ns)
+    print("REPORT", json.dumps(viewer.report()), flush=True)
+
+
+main()
