@@ -102,9 +102,13 @@ impl Thread {
 
     /// Waits until the thread has ended.
     pub fn join(self) {
-        let thread = ManuallyDrop::new(self);
+        let mut thread = ManuallyDrop::new(self);
         // SAFETY: the thread is joined only once, since `join` consumes it, and it is not detached.
-        unsafe { libc::pthread_join(thread.handle, std::ptr::null_mut()) };
+        // Its flag is not used afterwards.
+        unsafe {
+            libc::pthread_join(thread.handle, std::ptr::null_mut());
+            std::ptr::drop_in_place(&raw mut thread.finished);
+        }
     }
 }
 
