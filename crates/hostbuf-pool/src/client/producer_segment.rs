@@ -194,7 +194,10 @@ impl ProducerSegment {
     fn count_waiting(&self, change: i32) {
         let mut state = self.state();
         state.waiting = state.waiting.saturating_add_signed(change);
-        self.parts.table.waiting().set(state.waiting > 0);
+        match state.waiting {
+            0 => self.parts.table.waiting().lower(),
+            _ => self.parts.table.waiting().raise(),
+        }
         if change < 0 && state.waiting > 0 {
             // This thread may have taken the notification of another one.
             self.parts.space.notify();

@@ -10,7 +10,7 @@ use super::sync::{AtomicU64, FenceSite, Ordering, full_fence};
 pub(crate) struct HoldCell {
     /// The number of holds.
     count: AtomicU64,
-    /// One more than the highest generation whose last hold has ended, 0 if there is none.
+    /// One more than the highest generation of which a hold has ended, 0 if there is none.
     finished: AtomicU64,
 }
 

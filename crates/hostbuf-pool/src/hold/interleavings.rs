@@ -108,13 +108,13 @@ fn reader_beside_producer() {
 /// Overwrites the block as a producer that waits until it is free.
 fn wait_and_reuse(block: &SharedBlock) {
     if !block.reuse(2) {
-        block.waiting.set(true);
+        block.waiting.raise();
         // Without a wake-up loom finds that no thread can continue. A wake-up may be that of
         // another reader.
         while !block.overwrite(2) {
             block.wake.wait();
         }
-        block.waiting.set(false);
+        block.waiting.lower();
     }
 }
 
@@ -129,6 +129,28 @@ fn waiting_producer() {
             reader.wake();
         });
         wait_and_reuse(&block);
+        reader.join().expect("it ends");
+    });
+}
+
+/// Models a named reader that finishes with a generation, and a producer that waits for it.
+fn producer_of_a_named_reader() {
+    model(|| {
+        let block = SharedBlock::published();
+        assert_eq!(block.rows[0].hold(&block.word, 1), Ok(()));
+        let reader = block.clone();
+        let reader = thread::spawn(move || {
+            reader.rows[0].release(1);
+            reader.wake();
+        });
+        if !block.rows[0].has_finished(1) {
+            block.waiting.raise();
+            // As above.
+            while !block.rows[0].has_finished(1) {
+                block.wake.wait();
+            }
+            block.waiting.lower();
+        }
         reader.join().expect("it ends");
     });
 }
@@ -159,6 +181,11 @@ fn a_waiting_producer_is_woken() {
 }
 
 #[test]
+fn a_producer_that_waits_for_a_named_reader_is_woken() {
+    producer_of_a_named_reader();
+}
+
+#[test]
 fn a_refused_reader_wakes_the_producer() {
     model(|| {
         let block = SharedBlock::published();
@@ -171,10 +198,11 @@ fn a_refused_reader_wakes_the_producer() {
 
 #[test]
 fn each_fence_is_necessary() {
-    let models: [(FenceSite, fn()); 4] = [
+    let models: [(FenceSite, fn()); 5] = [
         (FenceSite::Hold, reader_beside_producer),
         (FenceSite::Reuse, reader_beside_producer),
-        (FenceSite::Reuse, waiting_producer),
+        (FenceSite::Wait, producer_of_a_named_reader),
+        (FenceSite::Wake, producer_of_a_named_reader),
         (FenceSite::Wake, waiting_producer),
     ];
     for (site, run) in models {

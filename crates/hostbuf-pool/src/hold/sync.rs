@@ -17,8 +17,10 @@ pub(super) use modelled::{full_fence, without_fence};
 pub(super) enum FenceSite {
     /// A reader, between its count and the state of the block.
     Hold,
-    /// A producer, between the state of the block, or its statement that it waits, and the counts.
+    /// A producer, between the state of the block and the counts.
     Reuse,
+    /// A producer, between its statement that it waits and all that readers state.
+    Wait,
     /// A reader, between the end of its hold and the statement that the producer waits.
     Wake,
 }

@@ -14,10 +14,16 @@ impl WaitingFlag {
         WaitingFlag { waiting: AtomicU32::new(0) }
     }
 
-    /// States whether the producer waits. Before it sleeps it looks for a block once more, by
-    /// [`are_unheld`](super::are_unheld), whose fence is that against the one of `must_wake`.
-    pub(crate) fn set(&self, waits: bool) {
-        self.waiting.store(u32::from(waits), Ordering::Relaxed);
+    /// States that the producer waits. Before it sleeps, the producer looks once more for a block
+    /// that no reader holds, and which generations the readers have finished.
+    pub(crate) fn raise(&self) {
+        self.waiting.store(1, Ordering::Relaxed);
+        full_fence(FenceSite::Wait);
+    }
+
+    /// Takes the statement back.
+    pub(crate) fn lower(&self) {
+        self.waiting.store(0, Ordering::Relaxed);
     }
 
     /// Returns whether a reader that has ended a hold must wake the producer.
