@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::io;
 use std::mem;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
@@ -85,13 +86,21 @@ fn run() {
         }
         pending.append(&mut queue.added);
         drop(queue);
-        pending.retain(|release| match release.completion.is_complete() {
-            Ok(complete) => !complete,
-            Err(error) => {
+        pending.retain(|release| !release.is_complete());
+    }
+}
+
+impl PendingRelease {
+    /// Returns whether the operation has completed. One that cannot be asked counts as complete.
+    fn is_complete(&self) -> bool {
+        // A completion is the code of a user: a panic must not end the thread.
+        let asked = panic::catch_unwind(AssertUnwindSafe(|| self.completion.is_complete()));
+        asked.unwrap_or_else(|_| Err(io::Error::other("asking for it has panicked"))).unwrap_or_else(
+            |error| {
                 report(Err(error));
-                false
-            }
-        });
+                true
+            },
+        )
     }
 }
 
@@ -105,6 +114,6 @@ impl Drop for PendingRelease {
     fn drop(&mut self) {
         // The object of a user may panic, which must not end the thread.
         let held = mem::replace(&mut self.held, Box::new(()));
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(held)));
+        let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(held)));
     }
 }
