@@ -10,6 +10,19 @@ use crate::wire::PoolMessage;
 /// The largest number of packets that may wait for a client that does not read. A client gets a few
 /// packets for each of its requests, and one for each segment that ends.
 const MAX_WAITING: usize = 1 << 13;
+/// The largest number of descriptors in these packets.
+const MAX_WAITING_DESCRIPTORS: usize = 1 << 10;
+/// The largest number of bytes of these packets.
+const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// Returns whether the same packet can be sent later.
+fn is_temporary(error: &io::Error) -> bool {
+    match error.raw_os_error() {
+        // ETOOMANYREFS: too many descriptors are on their way to processes of this user.
+        Some(libc::ETOOMANYREFS | libc::ENOMEM | libc::ENOBUFS) => true,
+        _ => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
 
 impl BrokerState {
     /// Sends a message, or keeps it until the client reads.
@@ -19,7 +32,12 @@ impl BrokerState {
             return;
         }
         record.outbox.push_back(QueuedPacket { packet: message.encode(), descriptors });
-        if record.outbox.len() > MAX_WAITING {
+        let descriptors: usize = record.outbox.iter().map(|queued| queued.descriptors.len()).sum();
+        let bytes: usize = record.outbox.iter().map(|queued| queued.packet.len()).sum();
+        if record.outbox.len() > MAX_WAITING
+            || descriptors > MAX_WAITING_DESCRIPTORS
+            || bytes > MAX_WAITING_BYTES
+        {
             tracing::warn!(client = record.describe(), "it does not read its messages: disconnected");
             return self.disconnect(client);
         }
@@ -34,13 +52,7 @@ impl BrokerState {
             let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
             match connection.send_packet(packet, &raw) {
                 Ok(()) => drop(record.outbox.pop_front()),
-                // ETOOMANYREFS: too many descriptors are on their way to processes of this user.
-                Err(error)
-                    if error.kind() == io::ErrorKind::WouldBlock
-                        || error.raw_os_error() == Some(libc::ETOOMANYREFS) =>
-                {
-                    return;
-                }
+                Err(error) if is_temporary(&error) => return,
                 // The next receive shows the end of the connection.
                 Err(_) => return record.outbox.clear(),
             }

@@ -14,6 +14,11 @@ use super::segment_record::{SegmentRecord, SegmentStage};
 use super::state::{BrokerState, MakingSegment};
 use crate::wire::{PoolMessage, RefusalKind};
 
+/// The largest number of segments that are charged to one client. Each of them takes descriptors of
+/// the broker.
+const MAX_SEGMENTS: usize = 1024;
+/// The largest number of requests of one client that wait.
+const MAX_PENDING: usize = 1024;
 /// The time for which a request waits for segments that are about to end.
 const PENDING_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -26,6 +31,9 @@ impl BrokerState {
         descriptors: Vec<OwnedFd>,
     ) -> bool {
         match *message {
+            PoolMessage::Create { .. } | PoolMessage::Attach { .. } if self.has_too_many_pending(client) => {
+                return false;
+            }
             PoolMessage::Create { request, terms, stream } => {
                 let stream = stream.to_owned();
                 let pending = PendingCreate { client, request, terms, stream, since: Instant::now() };
@@ -47,12 +55,25 @@ impl BrokerState {
         true
     }
 
+    /// Returns whether more requests of a client wait than it has threads.
+    fn has_too_many_pending(&self, client: u64) -> bool {
+        let creates = self.pending.iter().filter(|pending| pending.client == client).count();
+        let attaches = self.pending_attaches.iter().filter(|pending| pending.client == client).count();
+        creates + attaches >= MAX_PENDING
+    }
+
     /// Makes a segment, or keeps the request until it can be granted or refused.
     fn create(&mut self, create: PendingCreate) {
         if self.recovery.is_some() {
             return self.pending.push(create);
         }
         let PendingCreate { client, request, terms, .. } = create;
+        if self.segments_of(client) >= MAX_SEGMENTS {
+            let text = format!(
+                "this client has {MAX_SEGMENTS} segments, the largest number for one client: drop producers that are not used, or make larger segments"
+            );
+            return self.refuse(client, request, RefusalKind::Invalid, (0, 0), &text);
+        }
         let bytes = demanded_bytes(terms.geometry);
         match self.accounts.charge(client, bytes) {
             Ok(()) => {}
@@ -68,15 +89,13 @@ impl BrokerState {
         self.next_ticket += 1;
         let stream = create.stream;
         self.making.insert(ticket, MakingSegment { client, request, terms, stream, bytes });
-        if let Err(error) = self.maker.start(ticket, terms.geometry) {
-            self.making.remove(&ticket);
-            self.accounts.refund(client, bytes);
-            let text = format!(
-                "starting a thread of the broker: {error}{}",
-                hostbuf_os::process::start_remedy(&error)
-            );
-            self.refuse(client, request, RefusalKind::Os, (0, 0), &text);
-        }
+        self.maker.start(ticket, terms.geometry);
+    }
+
+    /// Returns the number of segments that a client has or has requested.
+    fn segments_of(&self, client: u64) -> usize {
+        self.segments.values().filter(|segment| segment.charged == client).count()
+            + self.making.values().filter(|making| making.client == client).count()
     }
 
     /// Tries the waiting requests again.

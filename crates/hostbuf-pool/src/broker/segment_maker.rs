@@ -1,9 +1,11 @@
 //! The threads that allocate the pages of new segments, so that other clients do not wait.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 
 use hostbuf_memory::{AnonymousSegment, Demand, Pages, populate::Workers};
+use hostbuf_os::process::start_remedy;
 use hostbuf_os::thread;
 use nix::sys::eventfd::EventFd;
 use nix::sys::signal::SigSet;
@@ -27,6 +29,10 @@ pub(super) struct MakerResult {
     pub(super) made: hostbuf_memory::Result<MadeSegment>,
 }
 
+/// The largest number of threads that make segments at a time. Each of them allocates pages on
+/// several cores.
+const MAX_THREADS: usize = 4;
+
 /// The threads that make segments.
 #[derive(Debug)]
 pub(super) struct SegmentMaker {
@@ -34,6 +40,9 @@ pub(super) struct SegmentMaker {
     sender: mpsc::Sender<MakerResult>,
     wake: Arc<EventFd>,
     tag: BrokerTag,
+    running: usize,
+    /// The segments that wait for a thread, the oldest first, each with its ticket.
+    queue: VecDeque<(u64, SegmentGeometry)>,
 }
 
 /// Returns the kind of pages of a data file, and its length on them.
@@ -53,27 +62,41 @@ impl SegmentMaker {
     /// Makes a maker for the broker with this mark, which writes to `wake` after each result.
     pub(super) fn new(wake: Arc<EventFd>, tag: BrokerTag) -> SegmentMaker {
         let (sender, results) = mpsc::channel();
-        SegmentMaker { results, sender, wake, tag }
+        SegmentMaker { results, sender, wake, tag, running: 0, queue: VecDeque::new() }
     }
 
-    /// Starts to make a segment.
-    ///
-    /// # Errors
-    /// As `pthread_create(3)`.
-    pub(super) fn start(&self, ticket: u64, geometry: SegmentGeometry) -> std::io::Result<()> {
-        let (sender, wake, tag) = (self.sender.clone(), self.wake.clone(), self.tag);
-        thread::spawn(c"hostbuf-segment", move || {
-            let _ = SigSet::all().thread_block();
-            // The receiver lives as long as the broker.
-            let _ = sender.send(MakerResult { ticket, made: make(geometry, tag) });
-            let _ = wake.write(1);
-        })
-        .map(drop)
+    /// Makes a segment as soon as a thread is free.
+    pub(super) fn start(&mut self, ticket: u64, geometry: SegmentGeometry) {
+        self.queue.push_back((ticket, geometry));
+        self.start_threads();
+    }
+
+    fn start_threads(&mut self) {
+        while self.running < MAX_THREADS {
+            let Some((ticket, geometry)) = self.queue.pop_front() else { return };
+            self.running += 1;
+            let (sender, wake, tag) = (self.sender.clone(), self.wake.clone(), self.tag);
+            let started = thread::spawn(c"hostbuf-segment", move || {
+                let _ = SigSet::all().thread_block();
+                // The receiver lives as long as the broker.
+                let _ = sender.send(MakerResult { ticket, made: make(geometry, tag) });
+                let _ = wake.write(1);
+            });
+            if let Err(source) = started {
+                let doing = format!("starting a thread of the broker{}", start_remedy(&source));
+                let made = Err(hostbuf_memory::Error::Os { doing, source });
+                let _ = self.sender.send(MakerResult { ticket, made });
+                let _ = self.wake.write(1);
+            }
+        }
     }
 
     /// Returns the next result.
-    pub(super) fn next(&self) -> Option<MakerResult> {
-        self.results.try_recv().ok()
+    pub(super) fn next(&mut self) -> Option<MakerResult> {
+        let result = self.results.try_recv().ok()?;
+        self.running -= 1;
+        self.start_threads();
+        Some(result)
     }
 }
 

@@ -38,7 +38,8 @@ pub(super) struct BrokerState {
     pub(super) clients: BTreeMap<u64, ClientRecord>,
     pub(super) next_client: u64,
     pub(super) segments: BTreeMap<SegmentKey, SegmentRecord>,
-    pub(super) next_segment: u32,
+    /// The number of the next segment, `None` if all have been given.
+    pub(super) next_segment: Option<u32>,
     pub(super) maker: SegmentMaker,
     pub(super) making: BTreeMap<u64, MakingSegment>,
     pub(super) next_ticket: u64,
@@ -65,7 +66,7 @@ impl BrokerState {
             clients: BTreeMap::new(),
             next_client: 1,
             segments: BTreeMap::new(),
-            next_segment: 1,
+            next_segment: Some(1),
             maker,
             making: BTreeMap::new(),
             next_ticket: 1,
@@ -93,8 +94,14 @@ impl BrokerState {
                     continue;
                 }
             };
-            let key = SegmentKey { pool: self.pool, number: self.next_segment };
-            self.next_segment += 1;
+            let Some(number) = self.next_segment else {
+                self.accounts.refund(client, bytes);
+                let text = "the broker has given all 4294967295 numbers of segments: start it again";
+                self.refuse(client, request, RefusalKind::Os, (0, 0), text);
+                continue;
+            };
+            let key = SegmentKey { pool: self.pool, number };
+            self.next_segment = number.checked_add(1);
             let record = SegmentRecord {
                 terms,
                 stream,
