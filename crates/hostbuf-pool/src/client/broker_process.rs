@@ -1,5 +1,8 @@
 //! The start of a broker by its first client.
 
+#![allow(unsafe_code, reason = "forks between fork and exec")]
+
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +15,28 @@ use crate::error::PoolError;
 const ENV_COMMAND: &str = "HOSTBUF_COMMAND";
 /// The time without clients after which the broker ends, in seconds.
 const IDLE: &str = "60";
+
+/// Makes a command start in a session of its own, as the child of no process of this one's: it
+/// outlives this process, does not get the signals of its terminal, and its end leaves no zombie.
+/// The process that [`Command::spawn`] returns ends at once.
+fn detach(command: &mut Command) {
+    let fork_again = || {
+        // SAFETY: a child of a process with several threads may make these calls.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                // SAFETY: as above. It fails only for the leader of a group, which a new process
+                // is not.
+                unsafe { libc::setsid() };
+                Ok(())
+            }
+            // SAFETY: as above.
+            _ => unsafe { libc::_exit(0) },
+        }
+    };
+    // SAFETY: the closure allocates nothing and takes no lock.
+    unsafe { command.pre_exec(fork_again) };
+}
 
 /// Starts `hostbuf broker`, unless another client does so at the same time, and connects to it.
 ///
@@ -26,9 +51,10 @@ pub(super) fn start_and_connect(options: &PoolOptions, identity: u64) -> Result<
     }
     // A service manager that has started this process is not the broker's.
     broker.env_remove("NOTIFY_SOCKET");
-    // It outlives this process, and must not get the signals of its terminal.
-    broker.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = broker.spawn().map_err(|error| PoolError::NoBroker {
+    broker.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    detach(&mut broker);
+    let started = broker.spawn().and_then(|mut child| child.wait());
+    started.map_err(|error| PoolError::NoBroker {
         why: format!("cannot start a broker ({} broker): {error}", command.to_string_lossy()),
     })?;
     let deadline = Instant::now() + options.timeout;
@@ -40,13 +66,12 @@ pub(super) fn start_and_connect(options: &PoolOptions, identity: u64) -> Result<
             Err(ConnectFailure::NoBroker) => {}
         }
         if Instant::now() > deadline {
-            let ended = child.try_wait().ok().flatten();
-            let state = ended.map_or("does not listen".to_owned(), |status| format!("has ended: {status}"));
             return Err(PoolError::NoBroker {
                 why: format!(
-                    "the broker ({} broker) {state}; it was started for the socket {}",
+                    "the broker ({} broker) does not listen at {} within {:?}: run that command to see why",
                     command.to_string_lossy(),
-                    describe_socket(options)
+                    describe_socket(options),
+                    options.timeout
                 ),
             });
         }
