@@ -240,7 +240,7 @@ fn blocks_outlive_their_producer() {
 
 #[test]
 fn a_block_that_is_not_published_is_held_and_retired() {
-    let broker = TestBroker::start(BrokerOptions::new());
+    let broker = TestBroker::start(BrokerOptions::new().linger(Duration::ZERO));
     let (camera, viewer) = (broker.connect("camera"), broker.connect("viewer"));
     let producer = camera.producer(&ProducerOptions::new(4096, 2).quota(2)).unwrap();
     let reader = viewer.attach(producer.segment()).unwrap();
@@ -262,9 +262,14 @@ fn a_block_that_is_not_published_is_held_and_retired() {
     assert_eq!(producer.try_take().unwrap().expect("it is free").number(), number);
     drop(other);
     assert_eq!(producer.departures(), 0);
-    assert!(!reader.is_ended());
+    // The segment stays attached without the handle of the pool, until its producer ends.
     drop(viewer);
-    assert!(reader.is_ended());
+    let block = producer.take().unwrap();
+    let held = reader.hold(block.number(), block.generation() as u32).unwrap();
+    drop((block, producer, camera));
+    assert!(!reader.is_ended());
+    drop(held);
+    eventually("the segment ends", || reader.is_ended());
 }
 
 #[test]

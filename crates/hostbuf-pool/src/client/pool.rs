@@ -182,7 +182,7 @@ impl Pool {
     /// [`AcquireError::Gone`] for a segment that has ended; [`AcquireError::Pool`].
     pub fn attach(&self, key: SegmentKey) -> Result<SegmentReader, AcquireError> {
         self.connection().link.check_process()?;
-        self.segment(key).map(SegmentReader::new)
+        self.segment(key).map(|segment| SegmentReader::new(segment, self.client.clone()))
     }
 
     /// Returns the attached segment, which is attached first if necessary.

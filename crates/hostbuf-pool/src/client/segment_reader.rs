@@ -1,7 +1,10 @@
 //! A segment of another process, for blocks that are not published.
 
+use std::sync::Arc;
+
 use super::acquire_error::AcquireError;
 use super::attached_segment::SharedSegment;
+use super::pool_client::PoolClient;
 use super::unpublished_ref::UnpublishedRef;
 use crate::wire::SegmentKey;
 
@@ -13,11 +16,13 @@ use crate::wire::SegmentKey;
 #[derive(Clone, Debug)]
 pub struct SegmentReader {
     segment: SharedSegment,
+    /// The connection ends after the segment.
+    client: Arc<PoolClient>,
 }
 
 impl SegmentReader {
-    pub(super) fn new(segment: SharedSegment) -> SegmentReader {
-        SegmentReader { segment }
+    pub(super) fn new(segment: SharedSegment, client: Arc<PoolClient>) -> SegmentReader {
+        SegmentReader { segment, client }
     }
 
     /// Returns the identity of the segment.
@@ -58,6 +63,6 @@ impl SegmentReader {
     pub fn hold(&self, block: u32, generation_low: u32) -> Result<UnpublishedRef, AcquireError> {
         assert!(self.segment.is_mapped(), "a forked child has no part in its parent's blocks");
         let generation = self.segment.hold_unpublished(block, generation_low)?;
-        Ok(UnpublishedRef::new(self.segment.clone(), block, generation))
+        Ok(UnpublishedRef::new(self.segment.clone(), block, generation, self.client.clone()))
     }
 }

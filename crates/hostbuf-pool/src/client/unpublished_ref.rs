@@ -1,6 +1,9 @@
 //! A reader's hold on a block that is not published.
 
+use std::sync::Arc;
+
 use super::attached_segment::SharedSegment;
+use super::pool_client::PoolClient;
 
 /// A reader's hold on a block that its producer has not published. While it exists, a producer
 /// that [retires](crate::Block::retire) the block does not take it again.
@@ -9,12 +12,19 @@ pub struct UnpublishedRef {
     segment: SharedSegment,
     block: u32,
     generation: u64,
+    /// The connection ends after the segment.
+    _client: Arc<PoolClient>,
 }
 
 impl UnpublishedRef {
     /// Makes the object of a hold that `segment` has counted.
-    pub(super) fn new(segment: SharedSegment, block: u32, generation: u64) -> UnpublishedRef {
-        UnpublishedRef { segment, block, generation }
+    pub(super) fn new(
+        segment: SharedSegment,
+        block: u32,
+        generation: u64,
+        client: Arc<PoolClient>,
+    ) -> UnpublishedRef {
+        UnpublishedRef { segment, block, generation, _client: client }
     }
 
     /// Returns the address of the first byte of the block, a multiple of 4096. The block has no
