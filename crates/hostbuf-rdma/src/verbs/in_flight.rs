@@ -264,8 +264,12 @@ impl InFlight {
         let timeout = PollTimeout::try_from(sleep.as_millis().max(1) as i32).unwrap_or(PollTimeout::ZERO);
         // The result does not matter: the caller checks its condition again, also after an
         // interrupt.
-        let _ = poll(&mut fds, timeout);
-        self.poll().map(drop)
+        let is_silent = poll(&mut fds, timeout) == Ok(0);
+        if self.poll()? == 0 && is_silent {
+            let failed = lock(&self.table).failed_queue_pairs();
+            failed.iter().for_each(|queue_pair| queue_pair.flush_again());
+        }
+        Ok(())
     }
 }
 
@@ -297,9 +301,24 @@ impl RequestTable {
         Some(batch)
     }
 
+    /// Returns the failed queue pairs that have requests in progress.
+    fn failed_queue_pairs(&self) -> Vec<Arc<QueuePair>> {
+        let mut failed: Vec<Arc<QueuePair>> = Vec::new();
+        for queue_pair in self.slots.iter().filter_map(|slot| slot.queue_pair.as_ref()) {
+            if queue_pair.has_failed() && !failed.iter().any(|known| Arc::ptr_eq(known, queue_pair)) {
+                failed.push(queue_pair.clone());
+            }
+        }
+        failed
+    }
+
     /// Records the completion of the request in `slot`.
     fn complete(&mut self, slot: SlotIndex, status: u32, released: &mut Vec<Arc<QueuePair>>) {
         let Some(request) = self.slots.get(slot.0 as usize) else { return };
+        let last = request.last.unwrap_or(slot);
+        if let (1.., Some(queue_pair)) = (status, &self.slots[last.0 as usize].queue_pair) {
+            queue_pair.set_failed();
+        }
         match request.last {
             // An unsignaled request reports only a failure. The batch ends with its last request.
             Some(last) => {

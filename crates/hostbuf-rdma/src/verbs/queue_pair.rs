@@ -5,6 +5,7 @@
 use std::io;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ibverbs_sys as ffi;
 
@@ -34,6 +35,8 @@ const DATAGRAM_DEPTH: u32 = 64;
 pub(crate) struct QueuePair {
     queue_pair: NonNull<ffi::ibv_qp>,
     fork_guard: ForkGuard,
+    /// True once a request has failed: the device has moved the queue pair to the error state.
+    has_failed: AtomicBool,
     // Dropped after the queue pair, in this order.
     _sends: Arc<CompletionQueue>,
     _receive_queue: Arc<SharedReceiveQueue>,
@@ -149,6 +152,7 @@ impl QueuePair {
         Ok(QueuePair {
             queue_pair,
             fork_guard: ForkGuard::current(),
+            has_failed: AtomicBool::new(false),
             _sends: sends.clone(),
             _receive_queue: receive_queue.clone(),
             verbs: verbs.clone(),
@@ -304,6 +308,26 @@ impl QueuePair {
         unsafe {
             let post = (*self.queue_pair.as_ref().context).ops.post_send.expect("every device has it");
             post(self.queue_pair.as_ptr(), list, bad)
+        }
+    }
+
+    /// Notes that a request has failed.
+    pub(crate) fn set_failed(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a request has failed. The device then flushes all others.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Makes the device flush the requests that it has left in the queue of a failed queue pair.
+    /// SoftRoCE (seen with Linux 6.1) can leave requests there that are posted while it flushes.
+    pub(crate) fn flush_again(&self) {
+        let mut attributes =
+            ffi::ibv_qp_attr { qp_state: ffi::ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
+        if let Err(error) = self.modify(&mut attributes, ffi::ibv_qp_attr_mask::IBV_QP_STATE) {
+            tracing::error!(%error, "cannot end the requests of a failed connection");
         }
     }
 
