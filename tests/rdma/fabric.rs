@@ -13,6 +13,7 @@ fn a_fabric_puts_and_gets_between_two_hosts() {
             "fetch-add",
             "on-demand",
             "bad-network",
+            "outage",
             "full-queue",
             "put-many",
             "unread-results",
