@@ -3,9 +3,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use hostbuf_bench_pool::Timings;
 use hostbuf_pool::{ArrayLayout, ElementType, Pool, PoolMode, PoolOptions, ProducerOptions};
-
-use crate::percentiles::Timings;
 
 /// Measures taking, publishing, acquiring and releasing a block of a segment with rows for 8
 /// readers. Returns whether the bar is met.

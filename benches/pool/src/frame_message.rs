@@ -2,10 +2,6 @@
 
 use hostbuf_pool::Token;
 
-/// The size of a 1080p frame in RGBA.
-pub(crate) const FRAME: usize = 1920 * 1080 * 4;
-/// The distance of the stamps in a frame.
-pub(crate) const PAGE: usize = 4096;
 /// The size of an encoded message.
 pub(crate) const SIZE: usize = Token::SIZE + 16;
 
@@ -34,17 +30,4 @@ impl FrameMessage {
             ready_ns: number(Token::SIZE + 8),
         }
     }
-}
-
-/// Writes a frame: every byte, with a stamp in each page.
-pub(crate) fn fill(frame: &mut [u8], stamp: u64) {
-    frame.fill(stamp as u8);
-    for page in frame.chunks_mut(PAGE) {
-        page[..8].copy_from_slice(&stamp.to_ne_bytes());
-    }
-}
-
-/// Returns whether every page of a frame has the stamp.
-pub(crate) fn is_whole(frame: &[u8], stamp: u64) -> bool {
-    frame.chunks(PAGE).all(|page| page[..8] == stamp.to_ne_bytes())
 }

@@ -3,10 +3,10 @@
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 
+use hostbuf_bench_pool::{FRAME, fill, monotonic_ns};
 use hostbuf_pool::{ArrayLayout, ElementType, Pool, PoolMode, PoolOptions, ProducerOptions, Token};
 
-use crate::cpu_time::monotonic_ns;
-use crate::frame_message::{FRAME, FrameMessage, fill};
+use crate::frame_message::FrameMessage;
 use crate::shared_ring::SharedRing;
 
 /// Writes a frame for each byte of its input: `p` into a block of the pool at `socket`, `r` into

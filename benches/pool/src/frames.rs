@@ -1,20 +1,16 @@
 //! Frames from another process to the GPU, at 30 Hz.
 
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hostbuf_bench_pool::{BenchBroker, FRAME, FigureBar, GpuCopies, Timings, monotonic_ns, of_this_thread};
 use hostbuf_pool::adopt::{Adopted, process_adopter};
-use hostbuf_pool::{Broker, BrokerOptions, DmaPath, Pool, PoolMode, PoolOptions};
+use hostbuf_pool::{DmaPath, Pool};
 use hostbuf_register::{Access, Device, DeviceName, Span};
-use nix::sys::eventfd::EventFd;
 
-use crate::cpu_time::{monotonic_ns, of_this_thread};
-use crate::frame_message::{FRAME, FrameMessage, SIZE};
-use crate::gpu_copies::GpuCopies;
-use crate::percentiles::Timings;
+use crate::frame_message::{FrameMessage, SIZE};
 use crate::shared_ring::SharedRing;
 
 /// The time between two frames.
@@ -96,15 +92,11 @@ struct Consumer {
 impl Consumer {
     fn consume(&self, way: FrameWay, message: &FrameMessage) -> Result<(), String> {
         let gpu = &self.gpu;
-        let frame = self.ring.frame(message.stamp);
         match way {
-            FrameWay::Pageable => gpu.copy(frame),
+            FrameWay::Pageable => self.ring.read(message.stamp, |frame| gpu.copy(frame)),
             FrameWay::OwnCopy => self.ring.read(message.stamp, |frame| gpu.copy_through_own(frame)),
-            FrameWay::RegisterEach => gpu.register_and_copy(frame),
-            FrameWay::Adopt => {
-                let adopted = self.adopt(frame)?;
-                gpu.copy(std::ptr::slice_from_raw_parts(adopted.host_span().start() as *const u8, FRAME))
-            }
+            FrameWay::RegisterEach => self.ring.read(message.stamp, |frame| gpu.register_and_copy(frame)),
+            FrameWay::Adopt => gpu.copy_adopted(&self.adopt(self.ring.frame(message.stamp))?),
             FrameWay::Pool => {
                 let block = self.pool.acquire_bytes(&message.name).map_err(|error| error.to_string())?;
                 match block.dma(&self.device) {
@@ -125,19 +117,14 @@ impl Consumer {
 
 /// Measures `frames` frames of each way, in turns. Returns whether all bars are met.
 pub(crate) fn measure(frames: u32) -> Result<bool, String> {
-    let name = format!("hostbuf-bench-pool-{}", std::process::id());
-    let mut broker = Broker::open(&BrokerOptions::new().name(&name)).map_err(|error| error.to_string())?;
-    let stop = Arc::new(EventFd::new().map_err(|error| error.to_string())?);
-    let stopped = stop.clone();
-    let broker = std::thread::spawn(move || broker.serve(stopped.as_fd()).map_err(|error| error.to_string()));
+    let broker = BenchBroker::start(None)?;
     let file = SharedRing::create()?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-    let mut producer = ProducerProcess::start(&name, &path)?;
-    let options = PoolOptions::new("bench GPU").mode(PoolMode::Required).socket(&name);
+    let mut producer = ProducerProcess::start(broker.name(), &path)?;
     let consumer = Consumer {
         gpu: GpuCopies::new()?,
         ring: SharedRing::map(&file)?,
-        pool: Pool::connect(options).map_err(|error| error.to_string())?,
+        pool: broker.connect("bench GPU")?,
         device: "cuda".parse().map_err(|error: hostbuf_register::Error| error.to_string())?,
     };
     let mut times: [WayTimes; WAYS.len()] = Default::default();
@@ -163,8 +150,6 @@ pub(crate) fn measure(frames: u32) -> Result<bool, String> {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     drop(producer);
-    stop.write(1).map_err(|error| error.to_string())?;
-    broker.join().map_err(|_| "the broker has panicked")??;
     Ok(report(frames, &times))
 }
 
@@ -189,31 +174,26 @@ fn report(frames: u32, times: &[WayTimes; WAYS.len()]) -> bool {
     let arrival = |way| us(of(way).arrival.median()) / us(pool.arrival.median());
     let ready = |way| us(of(way).ready.median()) / us(pool.ready.median());
     let rows = [
-        ("arrival, own copy : pool", arrival(FrameWay::OwnCopy), 4.0, true),
-        ("arrival, pageable : pool", arrival(FrameWay::Pageable), 2.5, true),
-        ("arrival, registered for each frame : pool", arrival(FrameWay::RegisterEach), 2.0, true),
-        ("ready, own copy : pool", ready(FrameWay::OwnCopy), 2.5, true),
-        ("ready, pageable : pool", ready(FrameWay::Pageable), 1.8, true),
-        ("arrival, adopted : pool", arrival(FrameWay::Adopt), 0.95, true),
+        ("arrival, own copy : pool", arrival(FrameWay::OwnCopy), FigureBar::AtLeast(4.0)),
+        ("arrival, pageable : pool", arrival(FrameWay::Pageable), FigureBar::AtLeast(2.5)),
+        (
+            "arrival, registered for each frame : pool",
+            arrival(FrameWay::RegisterEach),
+            FigureBar::AtLeast(2.0),
+        ),
+        ("ready, own copy : pool", ready(FrameWay::OwnCopy), FigureBar::AtLeast(2.5)),
+        ("ready, pageable : pool", ready(FrameWay::Pageable), FigureBar::AtLeast(1.8)),
+        ("arrival, adopted : pool", arrival(FrameWay::Adopt), FigureBar::AtLeast(0.95)),
         (
             "arrival, p99 : median of the pool",
             us(pool.arrival.quantile(0.99)) / us(pool.arrival.median()),
-            3.0,
-            false,
+            FigureBar::AtMost(3.0),
         ),
         (
             "processor time, pool : own copy",
             us(pool.processor.median()) / us(of(FrameWay::OwnCopy).processor.median()),
-            0.25,
-            false,
+            FigureBar::AtMost(0.25),
         ),
     ];
-    let mut all = true;
-    for (text, ratio, bar, is_least) in rows {
-        let met = if is_least { ratio >= bar } else { ratio <= bar };
-        all &= met;
-        let (sign, word) = (if is_least { ">=" } else { "<=" }, if met { "met" } else { "MISSED" });
-        println!("{text:52} {ratio:8.2}  {sign} {bar} {word}");
-    }
-    all
+    rows.into_iter().fold(true, |all, (text, ratio, bar)| bar.print(text, ratio) & all)
 }

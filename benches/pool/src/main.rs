@@ -1,12 +1,9 @@
 //! The benchmarks of pools: see README.md.
 
 mod blocks;
-mod cpu_time;
 mod frame_message;
 mod frame_producer;
 mod frames;
-mod gpu_copies;
-mod percentiles;
 mod shared_ring;
 
 use std::process::ExitCode;

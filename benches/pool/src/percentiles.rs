@@ -4,10 +4,11 @@ use std::time::Duration;
 
 /// Measured times.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Timings(Vec<Duration>);
+pub struct Timings(Vec<Duration>);
 
 impl Timings {
-    pub(crate) fn add(&mut self, time: Duration) {
+    /// Adds a time.
+    pub fn add(&mut self, time: Duration) {
         self.0.push(time);
     }
 
@@ -15,13 +16,19 @@ impl Timings {
     ///
     /// # Panics
     /// If there are no times.
-    pub(crate) fn quantile(&self, part: f64) -> Duration {
+    #[must_use]
+    pub fn quantile(&self, part: f64) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         sorted[((sorted.len() - 1) as f64 * part) as usize]
     }
 
-    pub(crate) fn median(&self) -> Duration {
+    /// Returns the median.
+    ///
+    /// # Panics
+    /// If there are no times.
+    #[must_use]
+    pub fn median(&self) -> Duration {
         self.quantile(0.5)
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use hostbuf_memory::FileMapping;
 use hostbuf_memory::memfd::{self, Backing};
 
-use crate::frame_message::FRAME;
+use hostbuf_bench_pool::FRAME;
 
 /// The number of slots.
 const SLOTS: usize = 8;
