@@ -1,6 +1,7 @@
 //! The benchmarks of pools: see README.md.
 
 mod blocks;
+mod cameras;
 mod frame_message;
 mod frame_producer;
 mod frames;
@@ -18,6 +19,10 @@ fn main() -> ExitCode {
             Err(_) => return usage(),
         },
         ["blocks"] => blocks::measure(),
+        ["cameras"] => cameras::measure(60, false),
+        ["cameras", "--full"] => cameras::measure(60, true),
+        ["cameras", "--quick"] => cameras::measure(5, false),
+        ["cameras-role", ref role @ ..] => cameras::play(role),
         ["producer", socket, ring] => frame_producer::run(socket, ring),
         _ => return usage(),
     };
@@ -32,6 +37,6 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: hostbuf-bench-pool frames [FRAMES] | blocks");
+    eprintln!("usage: hostbuf-bench-pool frames [FRAMES] | blocks | cameras [--full|--quick]");
     ExitCode::from(2)
 }
