@@ -1,3 +1,5 @@
-//! Pools: blocks between processes, and the broker.
+//! Pools: blocks between processes and containers, and the broker.
 
+mod contained_process;
+mod containers;
 mod deaths;
