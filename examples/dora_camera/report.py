@@ -1,21 +1,37 @@
 """Prints the reports of dataflows as a table, from the logs of `dora run`.
 
-report.py FRAMES LOG...
+report.py [--bars] FRAMES LOG...
 
-Exit status: 0 if the pool has lost no frame, and no frame was torn.
+Exit status: 0 if the pool has lost no frame, no frame was torn and, with --bars, the ratios of
+the times of dora to those of the pool meet their bars.
 """
 
 import json
 import sys
 
-COLUMNS = ("transport", "device", "frames", "lost", "torn", "in_hand_p50", "in_hand_p99", "used_p50", "used_p99")
+COLUMNS = ("transport", "device", "access", "frames", "lost", "torn", "in_hand_p50", "in_hand_p99", "used_p50", "used_p99")
 
 
 def _text(value):
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def main(frames, logs):
+# The least ratios of the times of dora's own outputs to that of the pool.
+BARS = (("plain", "dora with its defaults", 5), ("tuned", "dora with enough shared memory", 1))
+
+
+def compare(by_name):
+    """Prints the ratios of the times in hand, and returns whether they meet their bars."""
+    all_met = True
+    for name, text, bar in BARS:
+        if "pool" in by_name and name in by_name:
+            ratio = by_name[name]["in_hand_p50"] / by_name["pool"]["in_hand_p50"]
+            all_met &= ratio >= bar
+            print(f"frame in hand, {text} : pool  {ratio:.2f}  >= {bar} {'met' if ratio >= bar else 'MISSED'}")
+    return all_met
+
+
+def main(frames, logs, has_bars):
     reports = []
     for log in logs:
         with open(log, errors="replace") as lines:
@@ -23,7 +39,7 @@ def main(frames, logs):
         if not found:
             sys.exit(f"report.py: the dataflow of {log} has ended without a report: see there")
         reports.append(json.loads(found[-1][: found[-1].rindex("}") + 1]))
-    rows = [COLUMNS, *([_text(report[column]) for column in COLUMNS] for report in reports)]
+    rows = [COLUMNS, *([_text(report.get(column, "-")) for column in COLUMNS] for report in reports)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(COLUMNS))]
     for row in rows:
         print("  ".join(field.rjust(width) for field, width in zip(row, widths)))
@@ -35,6 +51,11 @@ def main(frames, logs):
         # The others may lose some: dora drops inputs of a slow node.
         if name in ("pool", "rust") and (report["lost"] or report["frames"] != frames):
             sys.exit(f"report.py: {report['lost']} of {frames} frames of {name} are lost, {report['gone']} came too late")
+    if not compare(by_name) and has_bars:
+        sys.exit("report.py: a bar is missed")
 
 
-main(int(sys.argv[1]), sys.argv[2:])
+arguments = sys.argv[1:]
+has_bars = "--bars" in arguments
+arguments = [argument for argument in arguments if argument != "--bars"]
+main(int(arguments[0]), arguments[1:], has_bars)

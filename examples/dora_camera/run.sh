@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the camera with a pool, and with dora's own outputs for comparison.
 #
-#   examples/dora_camera/run.sh [--frames N] [TRANSPORT...]
+#   examples/dora_camera/run.sh [--frames N] [--bars] [TRANSPORT...]
 #
 #   TRANSPORT   pool     the camera writes into blocks of a pool, and dora passes tokens
 #               plain    dora passes the frames, with its defaults
@@ -9,12 +9,13 @@
 #               rust     as pool, with a viewer in Rust, which is built first; takes minutes
 #               all but rust by default
 #   --frames N  play N frames (default 300) at 30 Hz
+#   --bars      end with an error if the ratios of the times miss their bars, for benchmarks
 #
 # It makes a virtual environment in target/dora_camera from PyPI (dora-rs 1.1), and installs there
 # the wheel of scripts/build-python (target/wheels). It needs python3 with venv. The broker is the
 # one that HOSTBUF_POOL names, or is started (`auto`), which needs the command hostbuf. A GPU is used
 # if the environment has PyTorch with CUDA. Exit status: 0 if no frame of the pool is lost and none
-# is torn.
+# is torn, 77 if PyPI cannot be reached.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")"
 
@@ -23,7 +24,7 @@ fail() {
     exit "${2:-1}"
 }
 
-frames=300 transports=()
+frames=300 bars=() transports=()
 while [[ $# -gt 0 ]]; do
     case $1 in
         --help)
@@ -35,8 +36,9 @@ while [[ $# -gt 0 ]]; do
             frames=$2
             shift
             ;;
+        --bars) bars=(--bars) ;;
         pool | plain | tuned | rust) transports+=("$1") ;;
-        *) fail "unexpected argument '$1': expected --frames, pool, plain, tuned or rust" 2 ;;
+        *) fail "unexpected argument '$1': expected --frames, --bars, pool, plain, tuned or rust" 2 ;;
     esac
     shift
 done
@@ -48,7 +50,8 @@ wheels=("$target"/wheels/hostbuf-*.whl)
 [[ -e ${wheels[0]} ]] || fail "there is no wheel in target/wheels: run scripts/build-python"
 [[ -x $environment/bin/dora ]] || {
     python3 -m venv "$environment"
-    "$environment/bin/pip" install --quiet --disable-pip-version-check dora-rs==1.1.0 dora-rs-cli==1.1.0 numpy pyarrow
+    "$environment/bin/pip" install --quiet --disable-pip-version-check dora-rs==1.1.0 dora-rs-cli==1.1.0 numpy pyarrow ||
+        fail "dora-rs 1.1 cannot be installed from PyPI" 77
 }
 "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "${wheels[0]}"
 
@@ -66,4 +69,4 @@ for transport in "${transports[@]}"; do
     timeout $((frames / 5 + 60)) dora run "$file" >"$log" 2>&1 || fail "the dataflow $file failed: see $log"
     logs+=("$log")
 done
-python3 report.py "$frames" "${logs[@]}"
+python3 report.py ${bars[@]+"${bars[@]}"} "$frames" "${logs[@]}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 
 import numpy as np
@@ -20,6 +21,7 @@ class Viewer:
     def __init__(self):
         self.in_hand, self.used, self.numbers = [], [], []
         self.torn = self.gone = 0
+        self.access = "copy"
         try:
             import torch
         except ImportError:
@@ -28,9 +30,15 @@ class Viewer:
         if self.torch:
             self.on_gpu = torch.empty(SHAPE, dtype=torch.uint8, device="cuda")
 
-    def show(self, frame, ready_ns):
-        """Uses one frame."""
+    def show(self, frame, ready_ns, block=None):
+        """Uses one frame, which lies in a block of a pool if there is one."""
         self.in_hand.append(time.monotonic_ns() - ready_ns)
+        if block is not None:
+            # The first call registers all blocks of the camera, so that copies run at full speed.
+            path = block.dma()
+            self.access = "direct" if path.direct else "copy"
+            if not path.direct and self.torch:
+                sys.exit(f"viewer.py: the GPU cannot read the block: {path.why}")
         if self.torch:
             self.on_gpu.copy_(self.torch.as_tensor(frame))
             self.torch.cuda.synchronize()
@@ -48,6 +56,7 @@ class Viewer:
         return {
             "transport": os.environ["TRANSPORT"],
             "device": "GPU" if self.torch else "CPU",
+            "access": self.access,
             "frames": len(set(self.numbers)),
             "lost": FRAMES - len(set(self.numbers)),
             "gone": self.gone,
@@ -76,7 +85,7 @@ def main():
             viewer.gone += 1
             continue
         with block:
-            viewer.show(block.numpy(), ready_ns)
+            viewer.show(block.numpy(), ready_ns, block)
     print("REPORT", json.dumps(viewer.report()), flush=True)
 
 
