@@ -153,6 +153,8 @@ pub enum PoolError {
     },
     /// This process was forked from the one that connected to the pool.
     Forked,
+    /// The driver has refused a request for memory of a GPU. The error is a `CudaError`.
+    Gpu(Box<dyn std::error::Error + Send + Sync>),
     /// Mapping or checking a file failed.
     Memory(hostbuf_memory::Error),
     /// The operating system has refused an operation.
@@ -192,6 +194,7 @@ impl fmt::Display for PoolError {
             PoolError::Forked => f.write_str(
                 "a forked child has no part in the pools of its parent: connect to the pool in the child",
             ),
+            PoolError::Gpu(error) => error.fmt(f),
             PoolError::Memory(error) => error.fmt(f),
             PoolError::Os { doing, source } => hostbuf_os::error::describe(f, doing, source),
         }
@@ -202,6 +205,7 @@ impl std::error::Error for PoolError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             PoolError::Refused(refusal) => Some(refusal),
+            PoolError::Gpu(error) => Some(&**error),
             PoolError::Memory(error) => Some(error),
             PoolError::Os { source, .. } => Some(source),
             _ => None,
@@ -212,6 +216,13 @@ impl std::error::Error for PoolError {
 impl From<hostbuf_memory::Error> for PoolError {
     fn from(error: hostbuf_memory::Error) -> PoolError {
         PoolError::Memory(error)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<hostbuf_cuda::CudaError> for PoolError {
+    fn from(error: hostbuf_cuda::CudaError) -> PoolError {
+        PoolError::Gpu(error.into())
     }
 }
 

@@ -24,6 +24,8 @@ pub use client::{
     AcquireError, Block, BlockRef, Pool, PoolKind, PoolMode, PoolOptions, Producer, ProducerOptions,
     PublishError, SegmentReader, TakeError, UnpublishedRef,
 };
+#[cfg(feature = "cuda")]
+pub use client::{GpuBlock, GpuBlockRef, GpuProducer, GpuPublishError, GpuPublishFailure, ReadyError};
 pub use dma::{CopyReason, DmaPath};
 pub use error::{BrokerRefusal, InvalidGeometry, PoolError};
 pub use header::{ArrayLayout, BlockHeader, ElementType, InvalidHeader, InvalidLayout};

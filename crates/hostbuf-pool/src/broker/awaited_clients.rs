@@ -1,7 +1,6 @@
 //! The clients of an earlier broker that have not connected yet.
 
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
 use std::time::Instant;
 
 use hostbuf_memory::memfd;
@@ -17,7 +16,7 @@ impl BrokerState {
     pub(super) fn advance_recovery(&mut self) {
         if let Some(recovery) = &mut self.recovery {
             let files =
-                self.segments.values().filter_map(|segment| memfd::inode(segment.files.data.as_fd()).ok());
+                self.segments.values().filter_map(|segment| memfd::inode(segment.files.marked()).ok());
             let adopted: BTreeSet<u64> = files.collect();
             if recovery.advance(&adopted) {
                 self.recovery = None;

@@ -89,7 +89,7 @@ impl BrokerState {
             let (charged, bytes) = (segment.charged, segment.bytes);
             // The files are closed before their bytes are granted again.
             drop(segment);
-            self.accounts.refund(charged, bytes);
+            self.refund(charged, bytes);
         }
     }
 

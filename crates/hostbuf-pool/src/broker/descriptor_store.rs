@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
@@ -82,12 +81,15 @@ impl DescriptorStore {
         self.give_up_unused(state);
         let Some(manager) = &self.manager else { return };
         for (&key, segment) in &state.segments {
+            // The producer and the readers keep memory of a GPU, and hand it back.
+            let Some(data) = segment.files.data.host() else { continue };
             if self.stored.contains_key(&key) {
                 continue;
             }
-            let message = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={}", store_name(key, segment.bytes));
-            match manager.send(&message, Some(segment.files.data.as_fd())) {
-                Ok(()) => drop(self.stored.insert(key, segment.bytes)),
+            let bytes = segment.bytes.host;
+            let message = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={}", store_name(key, bytes));
+            match manager.send(&message, Some(data)) {
+                Ok(()) => drop(self.stored.insert(key, bytes)),
                 // The next call tries again.
                 Err(error) => tracing::warn!(%key, %error, "storing the descriptor of a segment"),
             }

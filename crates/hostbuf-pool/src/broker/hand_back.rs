@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use hostbuf_memory::memfd;
 
+use super::segment_data::{SegmentData, is_same_file};
 use super::segment_record::{RowRecord, SegmentFiles, SegmentRecord, SegmentStage, segment_bytes};
 use super::state::BrokerState;
 use crate::segment::{RowView, SegmentFile, SpaceEvent, TableView, ViewAccess};
@@ -83,9 +84,10 @@ impl BrokerState {
         let text = |error: hostbuf_memory::Error| error.to_string();
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or("it lacks descriptors".to_owned());
-        let (data, table, space) = (next()?, next()?, next()?);
-        let geometry = terms.geometry;
-        SegmentFile::Data.check(data.as_fd(), geometry).map_err(text)?;
+        let (geometry, is_on_gpu) = (terms.geometry, terms.gpu.is_some());
+        let data = (0..SegmentData::files(is_on_gpu)).map(|_| next()).collect::<Result<Vec<_>, _>>()?;
+        let data = SegmentData::check(is_on_gpu, data, geometry)?;
+        let (table, space) = (next()?, next()?);
         SegmentFile::Table.check(table.as_fd(), geometry).map_err(text)?;
         let rows: Vec<OwnedFd> = descriptors.collect();
         rows.iter().try_for_each(|row| SegmentFile::Row.check(row.as_fd(), geometry)).map_err(text)?;
@@ -93,7 +95,7 @@ impl BrokerState {
             let record = self.adopt_segment(client, terms, stream, data, table, space)?;
             self.segments.insert(key, record);
         } else if !is_same_file(&self.segments[&key].files.table, &table)
-            || !is_same_file(&self.segments[&key].files.data, &data)
+            || !self.segments[&key].files.data.is_same(&data)
             || self.segments[&key].terms != terms
         {
             return Err("another client has handed back other files".into());
@@ -112,15 +114,15 @@ impl BrokerState {
                 segment.mapped_by.insert((client, None));
                 segment.producer = Some(client);
                 // A reader may have handed it back first.
-                self.accounts.refund(segment.charged, segment.bytes);
-                self.accounts.count(client, segment.bytes);
-                segment.charged = client;
                 segment.producer_name = name;
                 segment.stage = SegmentStage::Live;
                 segment.table.producer().set(entry);
                 for (number, file) in rows.into_iter().enumerate() {
                     take_row(segment, number, file)?;
                 }
+                let (charged, bytes) = (std::mem::replace(&mut segment.charged, client), segment.bytes);
+                self.refund(charged, bytes);
+                self.count(client, bytes);
             }
             Some(number) => {
                 let number = number as usize;
@@ -144,18 +146,18 @@ impl BrokerState {
         client: u64,
         terms: SegmentTerms,
         stream: &str,
-        data: OwnedFd,
+        data: SegmentData,
         table: OwnedFd,
         space: OwnedFd,
     ) -> Result<SegmentRecord, String> {
-        let length = memfd::length(data.as_fd()).map_err(|error| error.to_string())?;
-        let bytes = segment_bytes(terms.geometry, length);
+        let length = data.host().map(memfd::length).transpose().map_err(|error| error.to_string())?;
+        let bytes = segment_bytes(terms, length.unwrap_or(0));
         let space = SpaceEvent::from_fd(space).map_err(|error| error.to_string())?;
         let table = writable(table)?;
         let view = TableView::map(table.as_fd(), terms.geometry, ViewAccess::Write)
             .map_err(|error| error.to_string())?;
         // The bytes exist already.
-        self.accounts.count(client, bytes);
+        self.count(client, bytes);
         Ok(SegmentRecord {
             terms,
             stream: stream.to_owned(),
@@ -194,9 +196,4 @@ fn writable(file: OwnedFd) -> Result<OwnedFd, String> {
         .open(path)
         .map(OwnedFd::from)
         .map_err(|error| format!("opening its files for writing: {error}"))
-}
-
-fn is_same_file(a: &OwnedFd, b: &OwnedFd) -> bool {
-    let identity = |file: &OwnedFd| nix::sys::stat::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino));
-    identity(a).is_some() && identity(a) == identity(b)
 }

@@ -7,6 +7,7 @@
 mod accounts;
 mod awaited_clients;
 mod broker_tag;
+mod charges;
 mod client_record;
 mod departures;
 mod descriptor_store;
@@ -21,6 +22,8 @@ mod predecessor;
 mod queued_packet;
 mod recovery;
 mod requests;
+mod segment_bytes;
+mod segment_data;
 mod segment_maker;
 mod segment_record;
 mod serve;

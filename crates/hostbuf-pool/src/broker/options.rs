@@ -13,6 +13,10 @@ pub struct BrokerOptions {
     pub limit: u64,
     /// The largest sum of bytes of the segments of one client.
     pub per_client: u64,
+    /// The largest sum of bytes of the GPU memory of all segments, on all GPUs together.
+    pub gpu_limit: u64,
+    /// The largest sum of bytes of the GPU memory of one client's segments.
+    pub gpu_per_client: u64,
     /// The time without a client and without a segment after which the broker ends; `None` if it
     /// does not end by itself.
     pub idle: Option<Duration>,
@@ -25,9 +29,11 @@ pub struct BrokerOptions {
 }
 
 impl BrokerOptions {
-    /// The default of [`limit`](BrokerOptions::limit).
+    /// The default of [`limit`](BrokerOptions::limit) and of
+    /// [`gpu_limit`](BrokerOptions::gpu_limit).
     pub const LIMIT: u64 = 1 << 30;
-    /// The default of [`per_client`](BrokerOptions::per_client).
+    /// The default of [`per_client`](BrokerOptions::per_client) and of
+    /// [`gpu_per_client`](BrokerOptions::gpu_per_client).
     pub const PER_CLIENT: u64 = 256 << 20;
     /// The default of [`linger`](BrokerOptions::linger).
     pub const LINGER: Duration = Duration::from_secs(5);
@@ -38,6 +44,8 @@ impl BrokerOptions {
         BrokerOptions {
             limit: BrokerOptions::LIMIT,
             per_client: BrokerOptions::PER_CLIENT,
+            gpu_limit: BrokerOptions::LIMIT,
+            gpu_per_client: BrokerOptions::PER_CLIENT,
             idle: None,
             linger: BrokerOptions::LINGER,
             name: default_socket(),
@@ -56,6 +64,20 @@ impl BrokerOptions {
     #[must_use]
     pub fn per_client(mut self, bytes: u64) -> BrokerOptions {
         self.per_client = bytes;
+        self
+    }
+
+    /// Sets the largest sum of bytes of the GPU memory of all segments.
+    #[must_use]
+    pub fn gpu_limit(mut self, bytes: u64) -> BrokerOptions {
+        self.gpu_limit = bytes;
+        self
+    }
+
+    /// Sets the largest sum of bytes of the GPU memory of one client's segments.
+    #[must_use]
+    pub fn gpu_per_client(mut self, bytes: u64) -> BrokerOptions {
+        self.gpu_per_client = bytes;
         self
     }
 

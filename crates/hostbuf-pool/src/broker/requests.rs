@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use hostbuf_os::Bytes;
 
 use super::accounts::ExceededLimit;
+use super::charges::ExceededCharge;
 use super::client_record::ClientRecord;
 use super::pending_attach::PendingAttach;
 use super::pending_create::PendingCreate;
+use super::segment_bytes::MemoryKind;
 use super::segment_maker::demanded_bytes;
 use super::segment_record::{SegmentRecord, SegmentStage};
 use super::state::{BrokerState, MakingSegment};
@@ -39,7 +41,7 @@ impl BrokerState {
                 let pending = PendingCreate { client, request, terms, stream, since: Instant::now() };
                 self.create(pending);
             }
-            PoolMessage::Mapped { key } => self.seal(client, key),
+            PoolMessage::Mapped { key } => return self.mapped(client, key, descriptors),
             PoolMessage::Close { key } => self.close(client, key),
             PoolMessage::Attach { request, key } => {
                 self.attach(PendingAttach { client, request, key, since: Instant::now() });
@@ -74,22 +76,22 @@ impl BrokerState {
             );
             return self.refuse(client, request, RefusalKind::Invalid, (0, 0), &text);
         }
-        let bytes = demanded_bytes(terms.geometry);
-        match self.accounts.charge(client, bytes) {
+        let bytes = demanded_bytes(terms);
+        match self.charge(client, bytes) {
             Ok(()) => {}
             Err(exceeded)
-                if self.can_reclaim(client, bytes, exceeded) && create.since.elapsed() < PENDING_TIMEOUT =>
+                if self.can_reclaim(client, exceeded) && create.since.elapsed() < PENDING_TIMEOUT =>
             {
                 self.reclaim_unheld();
                 return self.pending.push(create);
             }
-            Err(exceeded) => return self.refuse_space(client, request, bytes, exceeded),
+            Err(exceeded) => return self.refuse_space(client, request, exceeded),
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let stream = create.stream;
         self.making.insert(ticket, MakingSegment { client, request, terms, stream, bytes });
-        self.maker.start(ticket, terms.geometry);
+        self.maker.start(ticket, terms);
     }
 
     /// Returns the number of segments that a client has or has requested.
@@ -107,7 +109,8 @@ impl BrokerState {
             match &self.recovery {
                 Some(recovery) if pending.since.elapsed() > PENDING_TIMEOUT => {
                     let text = recovery.describe();
-                    let bytes = (demanded_bytes(pending.terms.geometry), 0);
+                    let demanded = demanded_bytes(pending.terms);
+                    let bytes = (demanded.host.max(demanded.gpu), 0);
                     self.refuse(pending.client, pending.request, RefusalKind::Recovering, bytes, &text);
                 }
                 _ => self.create(pending),
@@ -121,8 +124,8 @@ impl BrokerState {
     }
 
     /// Returns whether segments without producers and holds have enough bytes for a request.
-    fn can_reclaim(&self, client: u64, bytes: u64, exceeded: ExceededLimit) -> bool {
-        let (free, only) = match exceeded {
+    fn can_reclaim(&self, client: u64, exceeded: ExceededCharge) -> bool {
+        let (free, only) = match exceeded.limit {
             ExceededLimit::Pool(free) => (free, None),
             ExceededLimit::Client(free) => (free, Some(client)),
         };
@@ -133,15 +136,19 @@ impl BrokerState {
         };
         let counts = |segment: &&SegmentRecord| only.is_none_or(|client| segment.charged == client);
         let ending = self.segments.values().filter(ending).filter(counts);
-        ending.fold(free, |sum, segment| sum.saturating_add(segment.bytes)) >= bytes
+        ending.fold(free, |sum, segment| sum.saturating_add(segment.bytes.of(exceeded.kind)))
+            >= exceeded.requested
     }
 
-    fn refuse_space(&mut self, client: u64, request: u64, requested: u64, exceeded: ExceededLimit) {
-        let (available, text) = match exceeded {
+    fn refuse_space(&mut self, client: u64, request: u64, exceeded: ExceededCharge) {
+        let ExceededCharge { kind, requested, limit } = exceeded;
+        let (of_pool, of_client) = kind.options();
+        let what = if kind == MemoryKind::Gpu { " of GPU memory" } else { "" };
+        let (available, text) = match limit {
             ExceededLimit::Client(free) => {
-                let most = self.accounts.per_client();
+                let most = self.accounts_of(kind).per_client();
                 let text = format!(
-                    "the limit for one client is {} (--per-client), and this one has {}: use fewer or smaller blocks, or start the broker with a larger limit",
+                    "the limit{what} for one client is {} ({of_client}), and this one has {}: use fewer or smaller blocks, or start the broker with a larger limit",
                     Bytes(most),
                     Bytes(most - free)
                 );
@@ -149,9 +156,9 @@ impl BrokerState {
             }
             ExceededLimit::Pool(free) => {
                 let text = format!(
-                    "the limit of the pool is {} (--limit), and these clients have the rest: {}; end some of them, or start the broker with a larger limit",
-                    Bytes(self.accounts.limit()),
-                    self.describe_holders()
+                    "the limit{what} of the pool is {} ({of_pool}), and these clients have the rest: {}; end some of them, or start the broker with a larger limit",
+                    Bytes(self.accounts_of(kind).limit()),
+                    self.describe_holders(kind)
                 );
                 (free, text)
             }
@@ -160,14 +167,15 @@ impl BrokerState {
     }
 
     /// Lists the clients that have memory: `camera (process 41) 64 MiB, ...`.
-    fn describe_holders(&self) -> String {
+    fn describe_holders(&self, kind: MemoryKind) -> String {
         /// The largest number of segments that are listed.
         const LISTED: usize = 8;
-        let mut segments: Vec<_> = self.segments.values().collect();
-        segments.sort_by_key(|segment| std::cmp::Reverse(segment.bytes));
+        let segments = self.segments.values().filter(|segment| segment.bytes.of(kind) > 0);
+        let mut segments: Vec<_> = segments.collect();
+        segments.sort_by_key(|segment| std::cmp::Reverse(segment.bytes.of(kind)));
         let mut list: Vec<String> = Vec::new();
         for segment in segments.iter().take(LISTED) {
-            let mut text = format!("{} {}", segment.producer_name, Bytes(segment.bytes));
+            let mut text = format!("{} {}", segment.producer_name, Bytes(segment.bytes.of(kind)));
             if segment.producer.is_none() {
                 let readers = segment.mapped_by.iter().filter_map(|(id, _)| self.clients.get(id));
                 let readers: Vec<String> = readers.map(ClientRecord::describe).collect();
@@ -178,12 +186,12 @@ impl BrokerState {
         if segments.len() > LISTED {
             list.push(format!("{} more segments", segments.len() - LISTED));
         }
-        let making: u64 = self.making.values().map(|making| making.bytes).sum();
+        let making: u64 = self.making.values().map(|making| making.bytes.of(kind)).sum();
         if making > 0 {
             list.push(format!("segments that are being made {}", Bytes(making)));
         }
         let unclaimed: u64 = self.unclaimed.values().map(|segment| segment.bytes).sum();
-        if unclaimed > 0 {
+        if kind == MemoryKind::Host && unclaimed > 0 {
             list.push(format!("clients of an earlier broker that have not connected {}", Bytes(unclaimed)));
         }
         list.join("; ")
@@ -205,7 +213,13 @@ impl BrokerState {
                 }
             };
         };
-        if !matches!(segment.stage, SegmentStage::Live | SegmentStage::Adopted | SegmentStage::Orphaned(_)) {
+        let is_there = segment.files.data.is_there();
+        if !is_there
+            || !matches!(
+                segment.stage,
+                SegmentStage::Live | SegmentStage::Adopted | SegmentStage::Orphaned(_)
+            )
+        {
             return self.refuse(client, request, RefusalKind::UnknownSegment, (0, 0), "");
         }
         let free = segment

@@ -11,8 +11,11 @@ use nix::sys::eventfd::EventFd;
 use nix::sys::signal::SigSet;
 
 use super::broker_tag::BrokerTag;
+use super::segment_bytes::SegmentBytes;
+use super::segment_data::SegmentData;
 use super::segment_record::{RowRecord, SegmentFiles, segment_bytes};
 use crate::segment::{RowView, SegmentFile, SegmentGeometry, SpaceEvent, TableView, ViewAccess};
+use crate::wire::SegmentTerms;
 
 /// The new files of a segment.
 #[derive(Debug)]
@@ -42,7 +45,7 @@ pub(super) struct SegmentMaker {
     tag: BrokerTag,
     running: usize,
     /// The segments that wait for a thread, the oldest first, each with its ticket.
-    queue: VecDeque<(u64, SegmentGeometry)>,
+    queue: VecDeque<(u64, SegmentTerms)>,
 }
 
 /// Returns the kind of pages of a data file, and its length on them.
@@ -53,9 +56,10 @@ fn data_demand(geometry: SegmentGeometry) -> Demand {
     Demand::new(bytes, pages)
 }
 
-/// Returns the number of bytes of a new segment of this geometry.
-pub(super) fn demanded_bytes(geometry: SegmentGeometry) -> u64 {
-    segment_bytes(geometry, data_demand(geometry).length())
+/// Returns the number of bytes of a new segment.
+pub(super) fn demanded_bytes(terms: SegmentTerms) -> SegmentBytes {
+    let data = if terms.gpu.is_some() { 0 } else { data_demand(terms.geometry).length() };
+    segment_bytes(terms, data)
 }
 
 impl SegmentMaker {
@@ -66,20 +70,20 @@ impl SegmentMaker {
     }
 
     /// Makes a segment as soon as a thread is free.
-    pub(super) fn start(&mut self, ticket: u64, geometry: SegmentGeometry) {
-        self.queue.push_back((ticket, geometry));
+    pub(super) fn start(&mut self, ticket: u64, terms: SegmentTerms) {
+        self.queue.push_back((ticket, terms));
         self.start_threads();
     }
 
     fn start_threads(&mut self) {
         while self.running < MAX_THREADS {
-            let Some((ticket, geometry)) = self.queue.pop_front() else { return };
+            let Some((ticket, terms)) = self.queue.pop_front() else { return };
             self.running += 1;
             let (sender, wake, tag) = (self.sender.clone(), self.wake.clone(), self.tag);
             let started = thread::spawn(c"hostbuf-segment", move || {
                 let _ = SigSet::all().thread_block();
                 // The receiver lives as long as the broker.
-                let _ = sender.send(MakerResult { ticket, made: make(geometry, tag) });
+                let _ = sender.send(MakerResult { ticket, made: make(terms, tag) });
                 let _ = wake.write(1);
             });
             if let Err(source) = started {
@@ -100,15 +104,21 @@ impl SegmentMaker {
     }
 }
 
-fn make(geometry: SegmentGeometry, tag: BrokerTag) -> hostbuf_memory::Result<MadeSegment> {
+fn make(terms: SegmentTerms, tag: BrokerTag) -> hostbuf_memory::Result<MadeSegment> {
+    let geometry = terms.geometry;
     let os = |doing: &str| {
         let doing = doing.to_owned();
         move |source: std::io::Error| hostbuf_memory::Error::Os { doing, source }
     };
-    let data = make_data(&tag.data_file(), data_demand(geometry))?;
-    // The broker does not map the blocks.
-    let data: OwnedFd = data.as_fd().try_clone_to_owned().map_err(os("keeping the data file"))?;
-    let table_file = SegmentFile::Table.create(geometry)?;
+    let (data, table_file) = if terms.gpu.is_some() {
+        // The producer makes the memory. The table shows a later broker who has it.
+        (SegmentData::Gpu(None), SegmentFile::Table.create_named(&tag.data_file(), geometry)?)
+    } else {
+        let data = make_data(&tag.data_file(), data_demand(geometry))?;
+        // The broker does not map the blocks.
+        let data: OwnedFd = data.as_fd().try_clone_to_owned().map_err(os("keeping the data file"))?;
+        (SegmentData::Host(data), SegmentFile::Table.create(geometry)?)
+    };
     let table = TableView::map(table_file.as_fd(), geometry, ViewAccess::Write)?;
     let mut rows = Vec::new();
     for _ in 0..geometry.readers() {

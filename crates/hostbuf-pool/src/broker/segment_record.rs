@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use super::segment_bytes::SegmentBytes;
+use super::segment_data::SegmentData;
 use crate::hold::{BlockState, are_unheld};
-use crate::segment::{RowView, SegmentFile, SegmentGeometry, SpaceEvent, TableView};
+use crate::segment::{RowView, SegmentFile, SpaceEvent, TableView};
 use crate::wire::SegmentTerms;
 
 /// The stages of a segment.
@@ -41,7 +43,7 @@ pub(super) struct RowRecord {
 /// The files of a segment.
 #[derive(Debug)]
 pub(super) struct SegmentFiles {
-    pub(super) data: OwnedFd,
+    pub(super) data: SegmentData,
     pub(super) table: OwnedFd,
     pub(super) space: SpaceEvent,
 }
@@ -58,7 +60,7 @@ pub(super) struct SegmentRecord {
     pub(super) producer_name: String,
     /// The producer while it has the segment.
     pub(super) producer: Option<u64>,
-    pub(super) bytes: u64,
+    pub(super) bytes: SegmentBytes,
     pub(super) files: SegmentFiles,
     pub(super) table: TableView,
     /// The rows. A row is absent if no client of an earlier broker has handed it back.
@@ -67,10 +69,22 @@ pub(super) struct SegmentRecord {
     pub(super) mapped_by: BTreeSet<(u64, Option<u32>)>,
 }
 
-/// Returns the number of bytes of all files of a segment, of which `data` are the data file's.
-pub(super) fn segment_bytes(geometry: SegmentGeometry, data: u64) -> u64 {
+/// Returns the number of bytes of a segment, of which `data` are those of the data file.
+pub(super) fn segment_bytes(terms: SegmentTerms, data: u64) -> SegmentBytes {
+    let geometry = terms.geometry;
     let rows = SegmentFile::Row.bytes(geometry) * u64::from(geometry.readers());
-    data + SegmentFile::Table.bytes(geometry) + rows
+    let host = data + SegmentFile::Table.bytes(geometry) + rows;
+    match terms.gpu {
+        None => SegmentBytes { host, gpu: 0 },
+        Some(gpu) => SegmentBytes { host: host + SegmentFile::Events.bytes(geometry), gpu: gpu.bytes() },
+    }
+}
+
+impl SegmentFiles {
+    /// Returns the file whose name contains the broker's mark.
+    pub(super) fn marked(&self) -> BorrowedFd<'_> {
+        self.data.host().unwrap_or(self.table.as_fd())
+    }
 }
 
 impl SegmentRecord {
@@ -141,11 +155,9 @@ impl SegmentRecord {
     /// # Errors
     /// As `dup(2)` and `open(2)`.
     pub(super) fn producer_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
-        let mut list = vec![
-            self.files.data.try_clone()?,
-            self.files.table.try_clone()?,
-            self.files.space.try_clone_fd()?,
-        ];
+        let mut list = self.files.data.try_clone()?;
+        list.push(self.files.table.try_clone()?);
+        list.push(self.files.space.try_clone_fd()?);
         for row in self.rows.iter().flatten() {
             list.push(SegmentFile::read_only(row.file.as_fd())?);
         }
@@ -157,11 +169,10 @@ impl SegmentRecord {
     /// # Errors
     /// As `dup(2)` and `open(2)`.
     pub(super) fn reader_descriptors(&self, row: &RowRecord) -> io::Result<Vec<OwnedFd>> {
-        Ok(vec![
-            self.files.data.try_clone()?,
-            SegmentFile::read_only(self.files.table.as_fd())?,
-            self.files.space.try_clone_fd()?,
-            row.file.try_clone()?,
-        ])
+        let mut list = self.files.data.try_clone()?;
+        list.push(SegmentFile::read_only(self.files.table.as_fd())?);
+        list.push(self.files.space.try_clone_fd()?);
+        list.push(row.file.try_clone()?);
+        Ok(list)
     }
 }

@@ -1,7 +1,7 @@
 //! The state of a broker.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use hostbuf_memory::Seals;
@@ -13,6 +13,8 @@ use super::options::BrokerOptions;
 use super::pending_attach::PendingAttach;
 use super::pending_create::PendingCreate;
 use super::recovery::Recovery;
+use super::segment_bytes::SegmentBytes;
+use super::segment_data::SegmentData;
 use super::segment_maker::{MakerResult, SegmentMaker};
 use super::segment_record::{SegmentRecord, SegmentStage};
 use super::stored_segment::StoredSegment;
@@ -26,7 +28,7 @@ pub(super) struct MakingSegment {
     pub(super) request: u64,
     pub(super) terms: SegmentTerms,
     pub(super) stream: String,
-    pub(super) bytes: u64,
+    pub(super) bytes: SegmentBytes,
 }
 
 /// The state of a broker.
@@ -34,7 +36,10 @@ pub(super) struct MakingSegment {
 pub(super) struct BrokerState {
     pub(super) pool: PoolId,
     pub(super) linger: Duration,
+    /// The bytes of memory files.
     pub(super) accounts: Accounts,
+    /// The bytes of memory of GPUs.
+    pub(super) gpu_accounts: Accounts,
     pub(super) clients: BTreeMap<u64, ClientRecord>,
     pub(super) next_client: u64,
     pub(super) segments: BTreeMap<SegmentKey, SegmentRecord>,
@@ -63,6 +68,7 @@ impl BrokerState {
             pool,
             linger: options.linger,
             accounts: Accounts::new(options.limit, options.per_client),
+            gpu_accounts: Accounts::new(options.gpu_limit, options.gpu_per_client),
             clients: BTreeMap::new(),
             next_client: 1,
             segments: BTreeMap::new(),
@@ -85,17 +91,17 @@ impl BrokerState {
             let made = match made {
                 Ok(made) if self.is_connected(client) => made,
                 Ok(_) => {
-                    self.accounts.refund(client, bytes);
+                    self.refund(client, bytes);
                     continue;
                 }
                 Err(error) => {
-                    self.accounts.refund(client, bytes);
+                    self.refund(client, bytes);
                     self.refuse_memory(client, request, &error);
                     continue;
                 }
             };
             let Some(number) = self.next_segment else {
-                self.accounts.refund(client, bytes);
+                self.refund(client, bytes);
                 let text = "the broker has given all 4294967295 numbers of segments: start it again";
                 self.refuse(client, request, RefusalKind::Os, (0, 0), text);
                 continue;
@@ -122,7 +128,7 @@ impl BrokerState {
                     self.send(client, &PoolMessage::Granted { request, key }, descriptors);
                 }
                 Err(error) => {
-                    self.accounts.refund(client, bytes);
+                    self.refund(client, bytes);
                     let text = format!("the broker has no free descriptors (raise ulimit -n there): {error}");
                     self.refuse(client, request, RefusalKind::Os, (0, 0), &text);
                 }
@@ -130,24 +136,36 @@ impl BrokerState {
         }
     }
 
-    /// Seals the data file of a segment that its producer has mapped.
-    pub(super) fn seal(&mut self, client: u64, key: SegmentKey) {
-        let Some(segment) = self.segments.get_mut(&key) else { return };
+    /// Makes a segment ready that its producer has mapped. The memory of a GPU comes with the
+    /// message. Returns false if the client breaks the protocol.
+    pub(super) fn mapped(&mut self, client: u64, key: SegmentKey, descriptors: Vec<OwnedFd>) -> bool {
+        let Some(segment) = self.segments.get_mut(&key) else { return true };
         if segment.producer != Some(client) || segment.stage != SegmentStage::Granted {
-            return;
+            return true;
+        }
+        if segment.terms.gpu.is_some() {
+            match SegmentData::check(true, descriptors, segment.terms.geometry) {
+                Ok(data) => segment.files.data = data,
+                Err(why) => {
+                    tracing::warn!(%key, why, "the memory of a GPU is refused");
+                    return false;
+                }
+            }
         }
         self.make_ready(client, key);
+        true
     }
 
     /// Seals the data file of a segment, unless it is sealed, and lets readers attach.
     pub(super) fn make_ready(&mut self, client: u64, key: SegmentKey) {
         let Some(segment) = self.segments.get_mut(&key) else { return };
         let seals = Seals::FUTURE_WRITE | Seals::SEAL;
-        let data = segment.files.data.as_fd();
-        let is_sealed = memfd::seals(data).is_ok_and(|found| found.contains(seals));
-        if let (false, Err(error)) = (is_sealed, memfd::seal(data, seals)) {
-            // Before Linux 5.1, and on huge pages before 5.6.
-            tracing::warn!(%key, %error, "other processes of this user can write to this segment");
+        if let Some(data) = segment.files.data.host() {
+            let is_sealed = memfd::seals(data).is_ok_and(|found| found.contains(seals));
+            if let (false, Err(error)) = (is_sealed, memfd::seal(data, seals)) {
+                // Before Linux 5.1, and on huge pages before 5.6.
+                tracing::warn!(%key, %error, "other processes of this user can write to this segment");
+            }
         }
         segment.stage = SegmentStage::Live;
         self.send(client, &PoolMessage::Ready { key }, Vec::new());

@@ -31,6 +31,7 @@ impl BrokerState {
                 "name": client.name,
                 "pid": client.pid,
                 "bytes": self.accounts.of_client(id),
+                "gpu_bytes": self.gpu_accounts.of_client(id),
                 "connected": client.connection.is_some(),
             })
         });
@@ -47,6 +48,9 @@ impl BrokerState {
             "limit": self.accounts.limit(),
             "per_client": self.accounts.per_client(),
             "bytes": self.accounts.total(),
+            "gpu_limit": self.gpu_accounts.limit(),
+            "gpu_per_client": self.gpu_accounts.per_client(),
+            "gpu_bytes": self.gpu_accounts.total(),
             "clients": clients.collect::<Vec<_>>(),
             "segments": segments.collect::<Vec<_>>(),
             "unaccounted": unaccounted.collect::<Vec<_>>(),
@@ -94,7 +98,9 @@ impl BrokerState {
             "stage": stage,
             "producer": segment.producer,
             "producer_name": segment.producer_name,
-            "bytes": segment.bytes,
+            "bytes": segment.bytes.host,
+            "gpu": segment.terms.gpu.map(|gpu| gpu.to_string()),
+            "gpu_bytes": segment.bytes.gpu,
             "block_bytes": segment.terms.geometry.block_bytes(),
             "blocks": segment.terms.geometry.blocks(),
             "quota": segment.terms.quota,

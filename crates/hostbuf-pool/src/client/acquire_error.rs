@@ -25,6 +25,16 @@ pub enum AcquireError {
     },
     /// The header of the block is damaged: its producer has broken the protocol.
     InvalidHeader(InvalidHeader),
+    /// The block lies on a GPU: [`Pool::acquire_gpu`](crate::Pool) acquires it.
+    OnGpu {
+        /// The UUID of the GPU.
+        gpu: String,
+    },
+    /// The block lies on the host: [`Pool::acquire`](crate::Pool::acquire) acquires it.
+    OnHost,
+    /// The memory of the GPU could not be imported: this process has no driver, or does not see the
+    /// GPU, or the driver has refused it. The error is a `CudaError`.
+    Gpu(Box<dyn std::error::Error + Send + Sync>),
     /// The segment could not be attached.
     Pool(PoolError),
 }
@@ -44,6 +54,12 @@ impl fmt::Display for AcquireError {
                 f,
                 "this process holds {quota} blocks of the segment, as many as it may: release some, or let the producer allow more"
             ),
+            AcquireError::OnGpu { gpu } => write!(
+                f,
+                "the block lies on {gpu}: acquire it as a block on a GPU, in a process that sees this GPU"
+            ),
+            AcquireError::OnHost => f.write_str("the block lies on the host: acquire it as a block on the host"),
+            AcquireError::Gpu(error) => error.fmt(f),
             AcquireError::InvalidHeader(error) => write!(f, "the block has no valid header: {error}"),
             AcquireError::Pool(error) => error.fmt(f),
         }
@@ -56,6 +72,7 @@ impl std::error::Error for AcquireError {
             AcquireError::InvalidToken(error) => Some(error),
             AcquireError::InvalidHeader(error) => Some(error),
             AcquireError::Pool(error) => Some(error),
+            AcquireError::Gpu(error) => Some(&**error),
             _ => None,
         }
     }
@@ -70,5 +87,12 @@ impl From<PoolError> for AcquireError {
 impl From<InvalidToken> for AcquireError {
     fn from(error: InvalidToken) -> AcquireError {
         AcquireError::InvalidToken(error)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<hostbuf_cuda::CudaError> for AcquireError {
+    fn from(error: hostbuf_cuda::CudaError) -> AcquireError {
+        AcquireError::Gpu(error.into())
     }
 }

@@ -7,20 +7,21 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use hostbuf_memory::Seals;
-use hostbuf_memory::memfd;
 use hostbuf_os::FrameSocket;
 use hostbuf_register::DeviceName;
 
 use super::acquire_error::AcquireError;
+use super::attached_data::AttachedData;
 use super::broker_link::{BrokerLink, send, unexpected};
+#[cfg(feature = "cuda")]
+use super::imported_gpu::GpuView;
 use super::segment_registrations::SegmentRegistrations;
 use crate::clock::monotonic_ns;
 use crate::dma::{CopyReason, DmaPath};
 use crate::error::PoolError;
 use crate::header::BlockHeader;
 use crate::hold::{BlockState, HoldRefused};
-use crate::segment::{DataView, RowView, SpaceEvent, TableView, ViewAccess};
+use crate::segment::{RowView, SpaceEvent, TableView, ViewAccess};
 use crate::token::Token;
 use crate::wire::{PoolMessage, SegmentKey, SegmentTerms};
 
@@ -37,11 +38,10 @@ struct AttachedParts {
     terms: SegmentTerms,
     row_number: u32,
     registrations: SegmentRegistrations,
-    data: Arc<DataView>,
+    data: AttachedData,
     table: TableView,
     row: RowView,
     space: SpaceEvent,
-    data_file: OwnedFd,
     table_file: OwnedFd,
     row_file: OwnedFd,
     /// The number of holds of each block in this process.
@@ -53,7 +53,7 @@ struct AttachedParts {
 }
 
 impl AttachedSegment {
-    /// Maps a segment from the broker's descriptors: data, table, event, row.
+    /// Maps a segment from the broker's descriptors: those of the blocks, table, event, row.
     ///
     /// # Errors
     /// [`PoolError::Memory`] for files that are not those of the segment.
@@ -64,23 +64,21 @@ impl AttachedSegment {
         descriptors: Vec<OwnedFd>,
         link: Weak<BrokerLink>,
     ) -> Result<AttachedSegment, PoolError> {
-        let Ok([data_file, table_file, space, row_file]) = <[OwnedFd; 4]>::try_from(descriptors) else {
+        let geometry = terms.geometry;
+        let mut descriptors = descriptors.into_iter();
+        let data = AttachedData::take(key, terms, &mut descriptors)?;
+        let files: Vec<OwnedFd> = descriptors.collect();
+        let Ok([table_file, space, row_file]) = <[OwnedFd; 3]>::try_from(files) else {
             return Err(unexpected());
         };
-        let geometry = terms.geometry;
-        let seals = memfd::seals(data_file.as_fd()).map_err(PoolError::os("checking the data file"))?;
-        if !seals.contains(Seals::FUTURE_WRITE) {
-            tracing::debug!(%key, "the kernel does not seal it against writes of other processes");
-        }
         let parts = AttachedParts {
             terms,
             row_number,
             registrations: SegmentRegistrations::default(),
-            data: Arc::new(DataView::map(data_file.as_fd(), geometry, ViewAccess::Read)?),
+            data,
             table: TableView::map(table_file.as_fd(), geometry, ViewAccess::Read)?,
             row: RowView::map(row_file.as_fd(), geometry, ViewAccess::Write)?,
             space: SpaceEvent::from_fd(space).map_err(PoolError::os("checking the event descriptor"))?,
-            data_file,
             table_file,
             row_file,
             holds: (0..geometry.blocks()).map(|_| AtomicU32::new(0)).collect(),
@@ -215,14 +213,46 @@ impl AttachedSegment {
         Ok(())
     }
 
+    /// Fails if the blocks lie on a GPU.
+    ///
+    /// # Errors
+    /// [`AcquireError::OnGpu`].
+    pub(super) fn require_host(&self) -> Result<(), AcquireError> {
+        match self.parts.terms.gpu {
+            None => Ok(()),
+            Some(gpu) => Err(AcquireError::OnGpu { gpu: gpu.to_string() }),
+        }
+    }
+
+    /// Returns the blocks on a GPU, which are imported first if necessary.
+    ///
+    /// # Errors
+    /// [`AcquireError::Gpu`]; [`AcquireError::OnHost`] for a segment on the host.
+    #[cfg(feature = "cuda")]
+    pub(super) fn gpu(&self) -> Result<&GpuView, AcquireError> {
+        let AttachedParts { terms, data, .. } = &*self.parts;
+        match (data, terms.gpu) {
+            (AttachedData::Gpu { memory, events, imported }, Some(gpu)) => {
+                imported.get(self.key, *terms, gpu, [memory.as_fd(), events.as_fd()])
+            }
+            _ => Err(AcquireError::OnHost),
+        }
+    }
+
+    /// Returns the block table.
+    #[cfg(feature = "cuda")]
+    pub(super) fn table(&self) -> &TableView {
+        &self.parts.table
+    }
+
     /// Returns the address of a block.
     pub(super) fn block(&self, block: u32) -> NonNull<u8> {
-        self.parts.data.block(block)
+        self.parts.data.host().block(block)
     }
 
     /// Returns whether this process has the mappings: a forked child has not.
     pub(super) fn is_mapped(&self) -> bool {
-        self.parts.data.is_mapped()
+        self.parts.table.is_mapped()
     }
 
     /// Returns the way in which a device reads a block that this process holds.
@@ -231,7 +261,7 @@ impl AttachedSegment {
             return DmaPath::Copy(CopyReason::Forked);
         }
         let offset = self.parts.terms.geometry.block_offset(block);
-        match self.parts.registrations.address(device, &self.parts.data, offset) {
+        match self.parts.registrations.address(device, self.parts.data.host(), offset) {
             Ok(address) => DmaPath::Direct(address),
             Err(why) => DmaPath::Copy(why),
         }
@@ -279,10 +309,12 @@ impl AttachedSegment {
     /// # Errors
     /// As `sendmsg(2)`.
     pub(super) fn hand_back(&self, socket: &FrameSocket) -> io::Result<()> {
-        let AttachedParts { terms, row_number, data_file, table_file, space, row_file, .. } = &*self.parts;
+        let AttachedParts { terms, row_number, data, table_file, space, row_file, .. } = &*self.parts;
         let message =
             PoolMessage::HandBack { key: self.key, terms: *terms, row: Some(*row_number), stream: "" };
-        send(socket, &message, &[data_file.as_fd(), table_file.as_fd(), space.as_fd(), row_file.as_fd()])
+        let mut descriptors = data.files();
+        descriptors.extend([table_file.as_fd(), space.as_fd(), row_file.as_fd()]);
+        send(socket, &message, &descriptors)
     }
 }
 

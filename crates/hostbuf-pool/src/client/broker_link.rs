@@ -267,11 +267,16 @@ impl BrokerLink {
     /// Sends a message without an answer. Without a broker it is lost: a later broker learns what
     /// this client still has.
     pub(super) fn notify(&self, message: &PoolMessage<'_>) {
+        self.notify_with(message, &[]);
+    }
+
+    /// Sends a message with descriptors and without an answer.
+    pub(super) fn notify_with(&self, message: &PoolMessage<'_>, descriptors: &[BorrowedFd<'_>]) {
         if !self.is_of_this_process() {
             return;
         }
         if let Some(socket) = self.socket() {
-            let _ = send(&socket, message, &[]);
+            let _ = send(&socket, message, descriptors);
         }
     }
 }

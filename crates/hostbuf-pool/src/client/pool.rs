@@ -1,5 +1,6 @@
 //! A connection of this process to a pool.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use super::pool_client::PoolClient;
 use super::pool_options::{PoolMode, PoolOptions};
 use super::private_broker::PrivateBroker;
 use super::producer::Producer;
+use super::producer_data::ProducerData;
 use super::producer_options::ProducerOptions;
 use super::producer_segment::ProducerSegment;
 use super::segment_reader::SegmentReader;
@@ -25,7 +27,7 @@ use crate::error::{BrokerRefusal, PoolError};
 use crate::pool_id::PoolId;
 use crate::segment::SpaceEvent;
 use crate::token::Token;
-use crate::wire::{PoolMessage, SegmentKey};
+use crate::wire::{PoolMessage, SegmentKey, SegmentTerms};
 
 /// The kind of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +98,7 @@ impl Pool {
         Ok(Pool { client: Arc::new(PoolClient::new(connection)) })
     }
 
-    fn connection(&self) -> &Arc<PoolConnection> {
+    pub(super) fn connection(&self) -> &Arc<PoolConnection> {
         self.client.connection()
     }
 
@@ -118,7 +120,23 @@ impl Pool {
     /// [`PoolError::Invalid`] for invalid options; [`PoolError::Refused`] with
     /// [`BrokerRefusal::NoSpace`] beyond a limit.
     pub fn producer(&self, options: &ProducerOptions) -> Result<Producer, PoolError> {
-        let (terms, retain) = options.terms()?;
+        let terms = options.terms()?;
+        let segment = self.make_segment(options, terms, |_, descriptors| {
+            ProducerData::map(descriptors.next().ok_or_else(unexpected)?, terms.0.geometry)
+        })?;
+        Ok(Producer::new(segment, self.client.clone()))
+    }
+
+    /// Makes a segment. `make_data` takes its blocks from the broker's descriptors, or makes them.
+    ///
+    /// # Errors
+    /// As [`producer`](Pool::producer), and those of `make_data`.
+    pub(super) fn make_segment(
+        &self,
+        options: &ProducerOptions,
+        (terms, retain): (SegmentTerms, u32),
+        make_data: impl Fn(SegmentKey, &mut std::vec::IntoIter<OwnedFd>) -> Result<ProducerData, PoolError>,
+    ) -> Result<Arc<ProducerSegment>, PoolError> {
         let connection = self.connection();
         let segment = connection.link.with_broker(|deadline| {
             let _changing = connection.changing.read().ignore_poison();
@@ -130,29 +148,39 @@ impl Pool {
             };
             let link = Arc::downgrade(&connection.link);
             let names = &options.wait_for;
-            let segment =
-                ProducerSegment::map(key, (terms, retain), &options.stream, names, descriptors, link)
-                    .inspect_err(|_| connection.link.give_up(key))?;
-            let segment = Arc::new(segment);
+            let mut descriptors = descriptors.into_iter();
+            let made = make_data(key, &mut descriptors).and_then(|data| {
+                let terms = (terms, retain);
+                ProducerSegment::map(key, terms, &options.stream, names, data, descriptors, link)
+            });
+            let segment = Arc::new(made.inspect_err(|_| connection.link.give_up(key))?);
             connection.add_produced(&segment);
             Ok(segment)
         })?;
         // A broker that ends before it has sealed the file leaves that to its successor.
-        connection.link.notify(&PoolMessage::Mapped { key: segment.key() });
+        let made_here = segment.data().made_here();
+        connection.link.notify_with(&PoolMessage::Mapped { key: segment.key() }, &made_here);
         let limit = connection.link.timeout();
         if !segment.wait_ready(limit) {
             return Err(PoolError::Timeout { doing: "making a segment".into(), limit });
         }
-        Ok(Producer::new(segment, self.client.clone()))
+        Ok(segment)
+    }
+
+    /// Returns the client of the connection.
+    #[cfg(feature = "cuda")]
+    pub(super) fn client(&self) -> &Arc<PoolClient> {
+        &self.client
     }
 
     /// Acquires the block of a token. After the first token of a segment it makes no system call.
     ///
     /// # Errors
-    /// [`AcquireError`].
+    /// [`AcquireError`]; [`AcquireError::OnGpu`] for a block on a GPU.
     pub fn acquire(&self, token: &Token) -> Result<BlockRef, AcquireError> {
         self.connection().link.check_process()?;
         let segment = self.segment(SegmentKey { pool: token.pool, number: token.segment })?;
+        segment.require_host()?;
         let header = segment.hold(token)?;
         Ok(BlockRef::new(segment, token.block, header, self.client.clone()))
     }
@@ -179,14 +207,17 @@ impl Pool {
     /// have no tokens.
     ///
     /// # Errors
-    /// [`AcquireError::Gone`] for a segment that has ended; [`AcquireError::Pool`].
+    /// [`AcquireError::Gone`] for a segment that has ended; [`AcquireError::OnGpu`];
+    /// [`AcquireError::Pool`].
     pub fn attach(&self, key: SegmentKey) -> Result<SegmentReader, AcquireError> {
         self.connection().link.check_process()?;
-        self.segment(key).map(|segment| SegmentReader::new(segment, self.client.clone()))
+        let segment = self.segment(key)?;
+        segment.require_host()?;
+        Ok(SegmentReader::new(segment, self.client.clone()))
     }
 
     /// Returns the attached segment, which is attached first if necessary.
-    fn segment(&self, key: SegmentKey) -> Result<SharedSegment, AcquireError> {
+    pub(super) fn segment(&self, key: SegmentKey) -> Result<SharedSegment, AcquireError> {
         let connection = self.connection();
         if let Some(segment) = connection.attached(key) {
             return Ok(segment);

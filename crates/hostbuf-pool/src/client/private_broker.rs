@@ -27,6 +27,7 @@ impl PrivateBroker {
         let name = format!("hostbuf-pool-private-{random:032x}");
         let stop = Arc::new(SpaceEvent::new().map_err(PoolError::os("opening an event descriptor"))?);
         let options = BrokerOptions::new().name(&name).limit(u64::MAX).per_client(u64::MAX);
+        let options = options.gpu_limit(u64::MAX).gpu_per_client(u64::MAX);
         let mut broker = Broker::open_private(&options)?;
         let stopped = stop.clone();
         thread::spawn(c"hostbuf-broker", move || {

@@ -94,7 +94,7 @@ impl ProducerOptions {
         if !(1..=most).contains(&retain) {
             return Err(InvalidGeometry::Retain { requested: retain, most }.into());
         }
-        Ok((SegmentTerms { geometry, quota }, retain))
+        Ok((SegmentTerms { geometry, quota, gpu: None }, retain))
     }
 }
 

@@ -13,13 +13,14 @@ use hostbuf_os::FrameSocket;
 use hostbuf_os::poison::IgnorePoison;
 
 use super::broker_link::{BrokerLink, send, unexpected};
+use super::producer_data::ProducerData;
 use super::reader_policy::ReaderPolicy;
 use super::take_error::TakeError;
 use crate::clock::monotonic_ns;
 use crate::error::PoolError;
 use crate::header::BlockHeader;
 use crate::hold::{BlockState, are_unheld};
-use crate::segment::{DataView, RowView, SpaceEvent, TableView, ViewAccess};
+use crate::segment::{RowView, SpaceEvent, TableView, ViewAccess};
 use crate::wire::{PoolMessage, SegmentKey, SegmentTerms};
 
 /// A segment that this process writes. The block table is never read back: the state here
@@ -36,11 +37,10 @@ pub(super) struct ProducerSegment {
 struct ProducerParts {
     terms: SegmentTerms,
     retain: u32,
-    data: DataView,
+    data: ProducerData,
     table: TableView,
     rows: Vec<RowView>,
     space: SpaceEvent,
-    data_file: OwnedFd,
     table_file: OwnedFd,
     row_files: Vec<OwnedFd>,
     state: Mutex<ProducerState>,
@@ -70,7 +70,7 @@ struct OwnBlock {
 }
 
 impl ProducerSegment {
-    /// Maps a new segment from the broker's descriptors: data, table, event, rows.
+    /// Maps a new segment from the broker's descriptors: table, event, rows.
     ///
     /// # Errors
     /// [`PoolError::Memory`] for files that are not those of the segment.
@@ -79,13 +79,13 @@ impl ProducerSegment {
         (terms, retain): (SegmentTerms, u32),
         stream: &str,
         wait_for: &[String],
-        descriptors: Vec<OwnedFd>,
+        data: ProducerData,
+        mut descriptors: impl Iterator<Item = OwnedFd>,
         link: Weak<BrokerLink>,
     ) -> Result<ProducerSegment, PoolError> {
         let geometry = terms.geometry;
-        let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or_else(unexpected);
-        let (data_file, table_file, space) = (next()?, next()?, next()?);
+        let (table_file, space) = (next()?, next()?);
         let row_files: Vec<OwnedFd> = descriptors.collect();
         if row_files.len() != geometry.readers() as usize {
             return Err(unexpected());
@@ -105,10 +105,9 @@ impl ProducerSegment {
             terms,
             retain,
             rows: rows.collect::<Result<_, _>>()?,
-            data: DataView::map(data_file.as_fd(), geometry, ViewAccess::Write)?,
+            data,
             table: TableView::map(table_file.as_fd(), geometry, ViewAccess::Write)?,
             space: SpaceEvent::from_fd(space).map_err(PoolError::os("checking the event descriptor"))?,
-            data_file,
             table_file,
             row_files,
             state: Mutex::new(state),
@@ -279,6 +278,11 @@ impl ProducerSegment {
         rows.map(|row| self.parts.table.reader(row).departures()).sum()
     }
 
+    /// Returns the blocks.
+    pub(super) fn data(&self) -> &ProducerData {
+        &self.parts.data
+    }
+
     /// Returns the address of a block.
     pub(super) fn block(&self, number: u32) -> NonNull<u8> {
         self.parts.data.block(number)
@@ -296,7 +300,18 @@ impl ProducerSegment {
 
     /// Returns whether this process has the mappings: a forked child has not.
     pub(super) fn is_mapped(&self) -> bool {
-        self.parts.data.is_mapped()
+        self.parts.table.is_mapped()
+    }
+
+    /// Waits until all work on the GPU that writes published blocks has ended, so that readers need
+    /// the events no more.
+    #[cfg(feature = "cuda")]
+    fn complete(&self) {
+        let ProducerData::Gpu(gpu) = &self.parts.data else { return };
+        match gpu.synchronize() {
+            Ok(()) => self.parts.table.counters().is_complete.store(1, Ordering::Release),
+            Err(error) => tracing::warn!(key = %self.key, %error, "the work that writes blocks has failed"),
+        }
     }
 
     /// Hands the segment back to a new broker.
@@ -307,7 +322,8 @@ impl ProducerSegment {
         let parts = &*self.parts;
         let message =
             PoolMessage::HandBack { key: self.key, terms: parts.terms, row: None, stream: &self.stream };
-        let mut descriptors = vec![parts.data_file.as_fd(), parts.table_file.as_fd(), parts.space.as_fd()];
+        let mut descriptors = parts.data.files();
+        descriptors.extend([parts.table_file.as_fd(), parts.space.as_fd()]);
         descriptors.extend(parts.row_files.iter().map(AsFd::as_fd));
         send(socket, &message, &descriptors)
     }
@@ -334,6 +350,10 @@ impl Drop for ProducerSegment {
     #[allow(unsafe_code, reason = "drops a field once")]
     fn drop(&mut self) {
         let is_mapped = self.is_mapped();
+        #[cfg(feature = "cuda")]
+        if is_mapped {
+            self.complete();
+        }
         // SAFETY: nothing uses it afterwards.
         unsafe { ManuallyDrop::drop(&mut self.parts) };
         if let Some(link) = self.link.upgrade().filter(|_| is_mapped) {

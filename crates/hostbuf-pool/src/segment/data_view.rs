@@ -44,9 +44,4 @@ impl DataView {
     pub(crate) fn range(&self) -> (usize, usize) {
         (self.file.start(), self.file.bytes() as usize)
     }
-
-    /// Returns whether this process has the mapping: a forked child has not.
-    pub(crate) fn is_mapped(&self) -> bool {
-        self.file.is_mapped()
-    }
 }

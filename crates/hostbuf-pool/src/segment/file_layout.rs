@@ -8,6 +8,8 @@ pub(super) const WORD_BYTES: usize = 64;
 pub(super) const HEADER_BYTES: usize = 256;
 /// The size of a block's cell in a row in bytes.
 pub(super) const CELL_BYTES: usize = 16;
+/// The size of the handle of an event in bytes.
+pub(super) const HANDLE_BYTES: usize = 64;
 /// The offset of the words in a table.
 pub(super) const WORDS: usize = 4096;
 /// The offset of the cells in a row.
@@ -28,4 +30,9 @@ pub(super) fn table_bytes(geometry: SegmentGeometry) -> u64 {
 pub(super) fn row_bytes(geometry: SegmentGeometry) -> u64 {
     let end = CELLS + geometry.blocks() as usize * CELL_BYTES;
     (end as u64).next_multiple_of(4096)
+}
+
+/// Returns the length of the file of the handles of events.
+pub(super) fn event_bytes(geometry: SegmentGeometry) -> u64 {
+    (u64::from(geometry.blocks()) * HANDLE_BYTES as u64).next_multiple_of(4096)
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_memory::{Error, FileMapping, MappingRefused, Result, Seals};
 
-use super::file_layout::{row_bytes, table_bytes};
+use super::file_layout::{event_bytes, row_bytes, table_bytes};
 use super::geometry::SegmentGeometry;
 use super::segment_mapping::SegmentMapping;
 
@@ -22,6 +22,8 @@ pub(crate) enum SegmentFile {
     Table,
     /// The row of a reader.
     Row,
+    /// The handles of the events of blocks on a GPU.
+    Events,
 }
 
 /// The access of this process to a file.
@@ -39,6 +41,7 @@ impl SegmentFile {
             SegmentFile::Data => "hostbuf-pool-data",
             SegmentFile::Table => "hostbuf-pool-table",
             SegmentFile::Row => "hostbuf-pool-row",
+            SegmentFile::Events => "hostbuf-pool-events",
         }
     }
 
@@ -48,6 +51,7 @@ impl SegmentFile {
             SegmentFile::Data => geometry.data_bytes(),
             SegmentFile::Table => table_bytes(geometry),
             SegmentFile::Row => row_bytes(geometry),
+            SegmentFile::Events => event_bytes(geometry),
         }
     }
 
@@ -56,10 +60,18 @@ impl SegmentFile {
     /// # Errors
     /// [`Error::Os`].
     pub(crate) fn create(self, geometry: SegmentGeometry) -> Result<OwnedFd> {
+        self.create_named(self.name(), geometry)
+    }
+
+    /// Creates a table or a row with another name than the usual one.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(crate) fn create_named(self, name: &str, geometry: SegmentGeometry) -> Result<OwnedFd> {
         let bytes = self.bytes(geometry);
-        let doing = format!("creating the file {} of {bytes} bytes", self.name());
+        let doing = format!("creating the file {name} of {bytes} bytes");
         let create = || {
-            let file = memfd::create(self.name(), bytes, Backing::Shmem)?;
+            let file = memfd::create(name, bytes, Backing::Shmem)?;
             // A page that cannot be had is an error here, and no SIGBUS later.
             let mode = nix::fcntl::FallocateFlags::empty();
             nix::fcntl::fallocate(&file, mode, 0, i64::try_from(bytes).map_err(io::Error::other)?)?;
@@ -71,7 +83,8 @@ impl SegmentFile {
     /// Checks the length and the seals of a file that another process has sent.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a file of another length, or one whose length can change.
+    /// [`Error::Invalid`] for a file of another length, or one whose length can change, or whose
+    /// handles can.
     pub(crate) fn check(self, file: BorrowedFd<'_>, geometry: SegmentGeometry) -> Result<()> {
         let (name, expected) = (self.name(), self.bytes(geometry));
         let os = |source| Error::Os { doing: format!("checking the file {name}"), source };
@@ -79,6 +92,9 @@ impl SegmentFile {
         let seals = memfd::seals(file).map_err(|_| invalid("it is no memory file".into()))?;
         if !seals.contains(Seals::SHRINK | Seals::GROW) {
             return Err(invalid(format!("its length can change ({seals:?})")));
+        }
+        if self == SegmentFile::Events && !seals.contains(Seals::WRITE) {
+            return Err(invalid(format!("its content can change ({seals:?})")));
         }
         let length = memfd::length(file).map_err(os)?;
         // A file of huge pages has whole ones.

@@ -40,6 +40,9 @@ pub(crate) struct ProducerCounters {
     pub(crate) exhausted: AtomicU64,
     /// The highest sequence number that was published, plus one.
     pub(crate) next_sequence: AtomicU64,
+    /// 1 once the producer has closed the segment, and all work on the GPU that writes published
+    /// blocks has ended.
+    pub(crate) is_complete: AtomicU64,
 }
 
 /// The block table of a segment, mapped. All of it may change at any time, so it is accessed by
@@ -61,6 +64,11 @@ impl TableView {
         access: ViewAccess,
     ) -> Result<TableView> {
         Ok(TableView { file: SegmentFile::Table.map(file, geometry, access)?, geometry })
+    }
+
+    /// Returns whether this process has the mapping: a forked child has not.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.file.is_mapped()
     }
 
     /// Returns a reference to a structure of atomics.

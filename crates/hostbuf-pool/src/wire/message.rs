@@ -8,9 +8,14 @@
 //!                                     <-  Granted + data, table, event, rows
 //!   Mapped                            ->
 //!                                     <-  Ready                 the data file is sealed
+//!   Create, for memory of a GPU       ->
+//!                                     <-  Granted + table, event, rows
+//!   Mapped + memory, events           ->                        the producer has made them
+//!                                     <-  Ready
 //!   Close (the producer)              ->
 //!   Attach                            ->
 //!                                     <-  Attached + data, table, event, row
+//!                                         on a GPU: memory and events in place of data
 //!                                     <-  Detach                nothing is published any more
 //!   Detached                          ->
 //!   HandBack + all of its files       ->                        to the successor of a broker
@@ -20,6 +25,7 @@
 
 use hostbuf_protocol::frame::{FRAME_MAX, FrameError, FrameRef, FrameWriter, Full, REQUIRED};
 
+use super::gpu_terms::GpuTerms;
 use super::refusal_record::{RefusalKind, RefusalRecord};
 use super::segment_key::SegmentKey;
 use crate::pool_id::PoolId;
@@ -43,6 +49,8 @@ pub(crate) struct SegmentTerms {
     pub(crate) geometry: SegmentGeometry,
     /// The number of blocks that one reader may hold.
     pub(crate) quota: u32,
+    /// The memory of the blocks if it lies on a GPU.
+    pub(crate) gpu: Option<GpuTerms>,
 }
 
 /// One message.
@@ -75,12 +83,14 @@ pub(crate) enum PoolMessage<'a> {
         /// The segment.
         key: SegmentKey,
     },
-    /// From a producer: it has mapped the segment.
+    /// From a producer: it has mapped the segment. If the blocks lie on a GPU, the descriptors of
+    /// their memory and of the handles of their events come with it.
     Mapped {
         /// The segment.
         key: SegmentKey,
     },
-    /// To a producer: the data file is sealed, and readers may attach.
+    /// To a producer: the data file is sealed, or the memory of the GPU is known, and readers may
+    /// attach.
     Ready {
         /// The segment.
         key: SegmentKey,
@@ -171,16 +181,20 @@ const STATUS: u16 = 141;
 const STATUS_PART: u16 = 142;
 
 impl SegmentTerms {
-    fn to_numbers(self) -> [u64; 4] {
-        let SegmentTerms { geometry, quota } = self;
-        [geometry.block_bytes(), geometry.blocks().into(), geometry.readers().into(), quota.into()]
+    fn to_numbers(self) -> [u64; 7] {
+        let SegmentTerms { geometry, quota, gpu } = self;
+        let [bytes, low, high] = GpuTerms::to_numbers(gpu);
+        let (blocks, readers) = (geometry.blocks().into(), geometry.readers().into());
+        [geometry.block_bytes(), blocks, readers, quota.into(), bytes, low, high]
     }
 
-    fn from_numbers([block_bytes, blocks, readers, quota]: [u64; 4]) -> Option<SegmentTerms> {
+    fn from_numbers(numbers: [u64; 7]) -> Option<SegmentTerms> {
+        let [block_bytes, blocks, readers, quota, gpu @ ..] = numbers;
         let (blocks, readers) = (u32::try_from(blocks).ok()?, u32::try_from(readers).ok()?);
         let geometry = SegmentGeometry::new(block_bytes, blocks, readers).ok()?;
         let quota = u32::try_from(quota).ok().filter(|quota| (1..=blocks).contains(quota))?;
-        Some(SegmentTerms { geometry, quota })
+        let gpu = GpuTerms::from_numbers(gpu, geometry).ok()?;
+        Some(SegmentTerms { geometry, quota, gpu })
     }
 }
 
@@ -271,8 +285,8 @@ impl<'a> PoolMessage<'a> {
                 PoolMessage::Welcome { pool, client, limit, per_client }
             }
             CREATE => {
-                let [request, a, b, c, d] = frame.numbers(NUMBERS)?;
-                let terms = SegmentTerms::from_numbers([a, b, c, d])?;
+                let [request, terms @ ..] = frame.numbers::<8>(NUMBERS)?;
+                let terms = SegmentTerms::from_numbers(terms)?;
                 PoolMessage::Create { request, terms, stream: text }
             }
             GRANTED => request_and_key().map(|(request, key)| PoolMessage::Granted { request, key })?,
@@ -281,9 +295,9 @@ impl<'a> PoolMessage<'a> {
             CLOSE => PoolMessage::Close { key: key()? },
             ATTACH => request_and_key().map(|(request, key)| PoolMessage::Attach { request, key })?,
             ATTACHED => {
-                let [request, k0, k1, k2, t0, t1, t2, t3, row] = frame.numbers(NUMBERS)?;
+                let [request, k0, k1, k2, terms @ .., row] = frame.numbers::<12>(NUMBERS)?;
                 let (key, terms) =
-                    (SegmentKey::from_numbers([k0, k1, k2])?, SegmentTerms::from_numbers([t0, t1, t2, t3])?);
+                    (SegmentKey::from_numbers([k0, k1, k2])?, SegmentTerms::from_numbers(terms)?);
                 let row = row_of(row, terms)?;
                 PoolMessage::Attached { request, key, terms, row }
             }
@@ -295,9 +309,9 @@ impl<'a> PoolMessage<'a> {
                 PoolMessage::Detached { key, row }
             }
             HAND_BACK => {
-                let [k0, k1, k2, t0, t1, t2, t3, row] = frame.numbers(NUMBERS)?;
+                let [k0, k1, k2, terms @ .., row] = frame.numbers::<11>(NUMBERS)?;
                 let (key, terms) =
-                    (SegmentKey::from_numbers([k0, k1, k2])?, SegmentTerms::from_numbers([t0, t1, t2, t3])?);
+                    (SegmentKey::from_numbers([k0, k1, k2])?, SegmentTerms::from_numbers(terms)?);
                 let row = if row == u64::MAX { None } else { Some(row_of(row, terms)?) };
                 PoolMessage::HandBack { key, terms, row, stream: text }
             }
@@ -326,7 +340,10 @@ mod tests {
     fn messages() -> Vec<PoolMessage<'static>> {
         let key = SegmentKey { pool: PoolId::from_bits(7 << 100 | 9), number: 3 };
         let geometry = SegmentGeometry::new(8_294_400, 8, 4).unwrap();
-        let terms = SegmentTerms { geometry, quota: 5 };
+        let terms = SegmentTerms { geometry, quota: 5, gpu: None };
+        let memory = GpuTerms::new([9; 16], 64 << 21, geometry);
+        let on_gpu = SegmentTerms { gpu: memory, ..terms };
+        assert!(memory.is_some());
         let refusal = RefusalRecord {
             kind: RefusalKind::NoSpace,
             requested: 9,
@@ -336,17 +353,20 @@ mod tests {
         vec![
             PoolMessage::Welcome { pool: key.pool, client: 1, limit: 2, per_client: 3 },
             PoolMessage::Create { request: 4, terms, stream: "left camera" },
+            PoolMessage::Create { request: 4, terms: on_gpu, stream: "" },
             PoolMessage::Granted { request: 4, key },
             PoolMessage::Mapped { key },
             PoolMessage::Ready { key },
             PoolMessage::Close { key },
             PoolMessage::Attach { request: 5, key },
             PoolMessage::Attached { request: 5, key, terms, row: 3 },
+            PoolMessage::Attached { request: 5, key, terms: on_gpu, row: 0 },
             PoolMessage::Detach { key },
             PoolMessage::Detached { key, row: None },
             PoolMessage::Detached { key, row: Some(3) },
             PoolMessage::HandBack { key, terms, row: None, stream: "x" },
             PoolMessage::HandBack { key, terms, row: Some(0), stream: "" },
+            PoolMessage::HandBack { key, terms: on_gpu, row: Some(3), stream: "x" },
             PoolMessage::HandedBack,
             PoolMessage::Refused { request: 6, refusal },
             PoolMessage::Status { request: 7 },
@@ -380,7 +400,15 @@ mod tests {
     #[test]
     fn sizes_that_no_segment_has_are_refused() {
         let key = [0, 0, 1];
-        for (terms, row) in [([0, 2, 1, 1], 0), ([1, 2, 1, 3], 0), ([1, 2, 1, 0], 0), ([1, 2, 1, 1], 1)] {
+        for (terms, row) in [
+            ([0, 2, 1, 1, 0, 0, 0], 0),
+            ([1, 2, 1, 3, 0, 0, 0], 0),
+            ([1, 2, 1, 0, 0, 0, 0], 0),
+            ([1, 2, 1, 1, 0, 0, 0], 1),
+            // On a GPU: less memory than the blocks have, and a GPU without memory.
+            ([1, 2, 1, 1, 4096, 7, 7], 0),
+            ([1, 2, 1, 1, 0, 7, 7], 0),
+        ] {
             let numbers = [&key[..], &terms, &[row]].concat();
             let mut buffer = [0; 256];
             let mut frame = FrameWriter::new(&mut buffer, HAND_BACK).unwrap();
