@@ -3,3 +3,4 @@
 mod contained_process;
 mod containers;
 mod deaths;
+mod gpu_blocks;

@@ -15,8 +15,8 @@ use crate::wire::SegmentKey;
 /// A producer of blocks on a GPU, with a segment of its own. Its threads may share it.
 ///
 /// When it and its blocks are dropped, it waits until the work that writes published blocks has
-/// ended. Its published blocks stay readable for the broker's linger time, and until their last reader has
-/// released them.
+/// ended. They stay readable for the broker's linger time, and until their last reader has released
+/// them.
 #[derive(Debug)]
 pub struct GpuProducer {
     segment: Arc<ProducerSegment>,
