@@ -70,23 +70,23 @@ impl Drop for PendingEvents {
 }
 
 /// A broker in a thread. It ends with the test.
-struct TestBroker {
+struct GpuPoolBroker {
     name: String,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl TestBroker {
-    fn start(options: BrokerOptions) -> TestBroker {
-        TestBroker::start_at(format!("hostbuf-pool-gpu-{}", std::process::id()), options)
+impl GpuPoolBroker {
+    fn start(options: BrokerOptions) -> GpuPoolBroker {
+        GpuPoolBroker::start_at(format!("hostbuf-pool-gpu-{}", std::process::id()), options)
     }
 
-    fn start_at(name: String, options: BrokerOptions) -> TestBroker {
+    fn start_at(name: String, options: BrokerOptions) -> GpuPoolBroker {
         let mut broker = Broker::open(&options.name(&name)).expect("the name is free");
         let stop = Arc::new(EventFd::new().expect("an event descriptor"));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || broker.serve(stopped.as_fd()).expect("it serves"));
-        TestBroker { name, stop, thread: Some(thread) }
+        GpuPoolBroker { name, stop, thread: Some(thread) }
     }
 
     fn connect(&self, client: &str) -> Pool {
@@ -94,7 +94,7 @@ impl TestBroker {
     }
 }
 
-impl Drop for TestBroker {
+impl Drop for GpuPoolBroker {
     fn drop(&mut self) {
         self.stop.write(1).expect("it is open");
         self.thread.take().expect("it runs").join().expect("it has not panicked");
@@ -221,7 +221,7 @@ fn another_process_reads_what_the_gpu_has_written() {
     if !with_driver(NAME) {
         return;
     }
-    let broker = TestBroker::start(BrokerOptions::new());
+    let broker = GpuPoolBroker::start(BrokerOptions::new());
     let pool = broker.connect("camera");
     let producer =
         pool.gpu_producer(&ProducerOptions::new(1 << 20, 3), &context()).expect("within the limit");
@@ -267,7 +267,7 @@ fn a_process_without_the_gpu_gets_an_error_and_holds_nothing() {
     if !with_driver(NAME) {
         return;
     }
-    let broker = TestBroker::start(BrokerOptions::new());
+    let broker = GpuPoolBroker::start(BrokerOptions::new());
     let pool = broker.connect("camera");
     let producer = pool.gpu_producer(&ProducerOptions::new(4096, 2), &context()).expect("within the limit");
     let operands = format!("{} {}", broker.name, hex(&publish(&producer, 1)));
@@ -298,7 +298,7 @@ fn memory_outlives_its_killed_producer_and_is_freed_with_its_last_reader() {
     if !with_driver(NAME) {
         return;
     }
-    let broker = TestBroker::start(BrokerOptions::new().linger(Duration::from_secs(1)));
+    let broker = GpuPoolBroker::start(BrokerOptions::new().linger(Duration::from_secs(1)));
     let pool = broker.connect("viewer");
     let mut camera = OtherProcess::start(NAME, &broker.name, |_| {});
     let token = token(&camera.line());
@@ -327,7 +327,7 @@ fn nobody_waits_for_the_event_of_a_producer_that_has_ended() {
     if !with_driver(NAME) {
         return;
     }
-    let broker = TestBroker::start(BrokerOptions::new());
+    let broker = GpuPoolBroker::start(BrokerOptions::new());
     let pool = broker.connect("viewer");
     let pending = PendingEvents::new();
     let mut camera = OtherProcess::start(NAME, &broker.name, |_| {});
@@ -357,7 +357,7 @@ fn a_reader_that_dies_with_an_event_pending_keeps_no_block() {
     if !with_driver(NAME) {
         return;
     }
-    let broker = TestBroker::start(BrokerOptions::new());
+    let broker = GpuPoolBroker::start(BrokerOptions::new());
     let pool = broker.connect("camera");
     let options = ProducerOptions::new(4096, 2).retain(1);
     let producer = pool.gpu_producer(&options, &context()).expect("within the limit");
@@ -378,7 +378,7 @@ fn gpu_memory_has_limits_of_its_own_and_refusals_name_the_holders() {
     if !with_driver("gpu_memory_has_limits_of_its_own_and_refusals_name_the_holders") {
         return;
     }
-    let broker = TestBroker::start(BrokerOptions::new().gpu_limit(5 * MIB2).gpu_per_client(3 * MIB2));
+    let broker = GpuPoolBroker::start(BrokerOptions::new().gpu_limit(5 * MIB2).gpu_per_client(3 * MIB2));
     let (left, right) = (broker.connect("left"), broker.connect("right"));
     let make = |pool: &Pool, blocks| pool.gpu_producer(&ProducerOptions::new(MIB2, blocks), &context());
     let refused = |result: Result<GpuProducer, PoolError>| match result {
@@ -410,7 +410,7 @@ fn a_new_broker_takes_over_gpu_memory() {
     if !with_driver("a_new_broker_takes_over_gpu_memory") {
         return;
     }
-    let broker = TestBroker::start(BrokerOptions::new());
+    let broker = GpuPoolBroker::start(BrokerOptions::new());
     let (name, camera, viewer) = (broker.name.clone(), broker.connect("camera"), broker.connect("viewer"));
     let producer = camera.gpu_producer(&ProducerOptions::new(4096, 4), &context()).expect("within the limit");
     let first = publish(&producer, 1);
@@ -418,7 +418,7 @@ fn a_new_broker_takes_over_gpu_memory() {
     drop(broker);
     let second = publish(&producer, 2);
     assert!(is_full_of(&viewer.acquire_gpu(&second).expect("no broker is needed"), 2));
-    let broker = TestBroker::start_at(name, BrokerOptions::new().linger(Duration::ZERO));
+    let broker = GpuPoolBroker::start_at(name, BrokerOptions::new().linger(Duration::ZERO));
     let late = broker.connect("late");
     eventually("the producer has handed it back", LIMIT, || status(&late)["segments"][0]["stage"] == "live");
     eventually("the reader too", LIMIT, || {

@@ -7,6 +7,7 @@ mod before_main;
 mod copies;
 mod figures;
 mod legacy_handles;
+mod pool_blocks;
 mod shared_memory;
 mod streams;
 mod topology;

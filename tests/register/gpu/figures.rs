@@ -6,7 +6,7 @@ use copies::DriverHostMemory;
 const GIB: usize = 1 << 30;
 const ROUNDS: usize = 7;
 
-fn median(mut samples: Vec<f64>) -> f64 {
+pub(super) fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples[samples.len() / 2]
 }
