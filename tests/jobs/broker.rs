@@ -102,6 +102,10 @@ fn invalid_arguments_are_refused() {
     for (arguments, words) in [
         (&["--limit", "0"][..], &["at least one byte"][..]),
         (&["--limit", "1G", "--per-client", "2G"], &["--per-client 2 GiB is more than --limit 1 GiB"]),
+        (
+            &["--gpu-limit", "1G", "--gpu-per-client", "2G"],
+            &["--gpu-per-client 2 GiB is more than --gpu-limit 1 GiB"],
+        ),
         (&["--idle", "soon"], &["invalid value 'soon' for '--idle", "60, 60s or 0.5"]),
         (&["--name", "@x"], &["invalid --name \"@x\""]),
         (&["--limits", "1G"], &["did you mean --limit?", "see hostbuf broker --help"]),

@@ -34,6 +34,14 @@ pub(crate) struct BrokerArguments {
     /// lower
     #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other)]
     per_client: Option<Bytes>,
+    /// Allow at most this much memory of GPUs for all clients together: 512M, 1G, or 0 for none.
+    /// The clients make it, and the broker counts it
+    #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, default_value = "1G")]
+    gpu_limit: Bytes,
+    /// Allow at most this much memory of GPUs for one client. The default is 256M, or the limit if
+    /// that is lower
+    #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other)]
+    gpu_per_client: Option<Bytes>,
     /// End when there has been neither a client nor a segment for this time: 60, 60s; by default
     /// the broker stays
     #[arg(long, value_name = "SECONDS", value_hint = ValueHint::Other)]
@@ -89,7 +97,18 @@ impl BrokerArguments {
                 self.limit
             ));
         }
+        let Bytes(gpu_limit) = self.gpu_limit;
+        let gpu_default = Bytes(BrokerOptions::PER_CLIENT.min(gpu_limit));
+        let Bytes(gpu_per_client) = self.gpu_per_client.unwrap_or(gpu_default);
+        if gpu_per_client > gpu_limit {
+            return invalid(format!(
+                "--gpu-per-client {} is more than --gpu-limit {}: raise --gpu-limit, or lower --gpu-per-client",
+                Bytes(gpu_per_client),
+                self.gpu_limit
+            ));
+        }
         let mut options = BrokerOptions::new().limit(limit).per_client(per_client).linger(self.linger);
+        options = options.gpu_limit(gpu_limit).gpu_per_client(gpu_per_client);
         options.idle = self.idle;
         if let Some(name) = self.name {
             if name.is_empty() || name.starts_with('@') || !socket::is_name(&name) {

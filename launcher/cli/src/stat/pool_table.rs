@@ -63,6 +63,12 @@ fn pool(report: &PoolReport) -> String {
         )
         .expect("to memory");
     }
+    if status["gpu_bytes"].as_u64().is_some_and(|used| used > 0) {
+        let [used, limit, most] =
+            ["gpu_bytes", "gpu_limit", "gpu_per_client"].map(|name| bytes(&status[name]));
+        writeln!(text, "  memory of GPUs: {used} of {limit} used, {most} for each client at most")
+            .expect("to memory");
+    }
     let clients = list(&status["clients"]);
     if clients.is_empty() {
         text.push_str("  no clients\n");
@@ -82,6 +88,8 @@ fn pool(report: &PoolReport) -> String {
         "NO FREE BLOCK",
     ];
     text.push_str(&table(&head, segments.iter().map(segment)));
+    let on_gpus = segments.iter().filter(|segment| segment["gpu"].is_string());
+    text.push_str(&table(&["STREAM", "GPU", "MEMORY OF THE GPU"], on_gpus.map(gpu_memory)));
     let readers = segments
         .iter()
         .flat_map(|segment| list(&segment["readers"]).iter().map(move |found| reader(segment, found)));
@@ -99,7 +107,16 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
 
 fn client(client: &Value) -> Vec<String> {
     let ending = if client["connected"] == false { " (ending)" } else { "" };
-    vec![word(&client["name"]).to_owned(), process(&client["pid"]) + ending, bytes(&client["bytes"])]
+    let on_gpus = match client["gpu_bytes"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(_) => format!(", and {} on GPUs", bytes(&client["gpu_bytes"])),
+    };
+    let made = bytes(&client["bytes"]) + &on_gpus;
+    vec![word(&client["name"]).to_owned(), process(&client["pid"]) + ending, made]
+}
+
+fn gpu_memory(segment: &Value) -> Vec<String> {
+    vec![stream(segment), word(&segment["gpu"]).to_owned(), bytes(&segment["gpu_bytes"])]
 }
 
 fn segment(segment: &Value) -> Vec<String> {
@@ -179,6 +196,35 @@ mod tests {
     fn of(status: Value) -> String {
         let pools = vec![PoolReport { socket: "@p".into(), status: Ok(status) }];
         text(&PoolReports { pools, of_others: 0 })
+    }
+
+    #[test]
+    fn memory_of_gpus_is_shown_with_the_gpu_and_its_limits() {
+        let status = json!({
+            "pid": 4, "host": "h0", "bytes": 4096, "limit": 1u64 << 30, "per_client": 256 << 20,
+            "gpu_bytes": 16 << 20, "gpu_limit": 1u64 << 30, "gpu_per_client": 256 << 20,
+            "clients": [
+                { "name": "camera", "pid": 5, "bytes": 4096, "gpu_bytes": 16 << 20, "connected": true },
+            ],
+            "unaccounted": [],
+            "segments": [{
+                "segment": 1, "stream": "left", "producer": 1, "producer_name": "camera (process 5)",
+                "gpu": "GPU-10101010-1010-1010-1010-101010101010", "gpu_bytes": 16 << 20,
+                "bytes": 4096, "blocks": 2, "block_bytes": 8 << 20, "quota": 1, "free": 1,
+                "writing": 0, "published": 1, "retired": 0, "frames": 90, "exhausted": 3, "readers": [],
+            }],
+        });
+        let text = of(status);
+        let columns = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<String> = text.lines().map(columns).collect();
+        for expected in [
+            "memory of GPUs: 16 MiB of 1 GiB used, 256 MiB for each client at most",
+            "camera 5 4 KiB, and 16 MiB on GPUs",
+            "STREAM GPU MEMORY OF THE GPU",
+            "left GPU-10101010-1010-1010-1010-101010101010 16 MiB",
+        ] {
+            assert!(lines.iter().any(|line| line == expected), "{expected:?} is not in:\n{text}");
+        }
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn parse(text: &str) -> Result<Value, String> {
     Ok(status)
 }
 
-/// Returns the pools as JSON. `limit` and `per_client` get their unit.
+/// Returns the pools as JSON. The limits get their unit.
 pub(super) fn json(reports: &PoolReports) -> Value {
     let one = |report: &PoolReport| match &report.status {
         Err(error) => json!({ "socket": report.socket, "error": error }),
@@ -105,7 +105,7 @@ pub(super) fn json(reports: &PoolReports) -> Value {
             let mut status = status.clone();
             status["socket"] = json!(report.socket);
             if let Some(fields) = status.as_object_mut() {
-                for name in ["limit", "per_client"] {
+                for name in ["limit", "per_client", "gpu_limit", "gpu_per_client"] {
                     let value = fields.remove(name);
                     fields.insert(format!("{name}_bytes"), value.unwrap_or_default());
                 }
