@@ -24,6 +24,11 @@ impl BrokerState {
         descriptors: Vec<OwnedFd>,
     ) -> bool {
         if key.pool == self.pool {
+            // The message with the memory of a GPU may be lost.
+            let files = descriptors.into_iter().take(SegmentData::files(terms.gpu.is_some())).collect();
+            if row.is_none() && !self.mapped(client, key, files) {
+                return false;
+            }
             self.confirm(client, key, row);
             return true;
         }

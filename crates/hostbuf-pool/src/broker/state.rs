@@ -158,7 +158,8 @@ impl BrokerState {
 
     /// Seals the data file of a segment, unless it is sealed, and lets readers attach.
     pub(super) fn make_ready(&mut self, client: u64, key: SegmentKey) {
-        let Some(segment) = self.segments.get_mut(&key) else { return };
+        let segment = self.segments.get_mut(&key).filter(|segment| segment.files.data.is_there());
+        let Some(segment) = segment else { return };
         let seals = Seals::FUTURE_WRITE | Seals::SEAL;
         if let Some(data) = segment.files.data.host() {
             let is_sealed = memfd::seals(data).is_ok_and(|found| found.contains(seals));
