@@ -18,6 +18,7 @@ fn status_of_pool(error: PoolError) -> S {
         PoolError::Memory(error) => status_of(&error.into()),
         PoolError::Os { source, .. } if source.kind() == ErrorKind::OutOfMemory => S::HOSTBUF_NO_SPACE,
         PoolError::Os { .. } => S::HOSTBUF_OS,
+        PoolError::Gpu(_) => S::HOSTBUF_UNSUPPORTED,
         _ => S::HOSTBUF_DEFECT,
     }
 }
@@ -45,6 +46,7 @@ pub fn acquire_error(error: AcquireError) -> CallError {
         AcquireError::OutOfRange => S::HOSTBUF_OUT_OF_RANGE,
         AcquireError::Quota { .. } => S::HOSTBUF_QUOTA,
         AcquireError::InvalidHeader(_) => S::HOSTBUF_INVALID_HEADER,
+        AcquireError::OnGpu { .. } | AcquireError::Gpu(_) => S::HOSTBUF_UNSUPPORTED,
         AcquireError::Pool(error) => status_of_pool(error),
         _ => S::HOSTBUF_DEFECT,
     };
