@@ -1,0 +1,170 @@
+//! The state that the connections of a receiver share.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::time::Instant;
+
+use hostbuf_pool::Block;
+
+use super::session::MirrorSession;
+use super::source_order::SourceOrder;
+use crate::refusal::MirrorRefusal;
+use crate::wire::{AnswerKind, FrameAnswer, FrameRequest, SenderHello};
+
+/// The number of sessions without a connection that a receiver remembers.
+const IDLE_SESSIONS: usize = 64;
+
+/// The counts of a receiver since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceiverCounters {
+    /// The number of connections that are open.
+    pub connections: u64,
+    /// The number of connections that were accepted.
+    pub accepted: u64,
+    /// The number of connections that were refused or that broke the protocol.
+    pub rejected: u64,
+    /// The number of frames that were published.
+    pub published: u64,
+    /// The number of bytes that were published.
+    pub bytes: u64,
+    /// The number of frames that were refused.
+    pub refused: u64,
+}
+
+/// The state that the connections of a receiver share.
+#[derive(Debug, Default)]
+pub(super) struct ReceiverState {
+    sessions: HashMap<u128, MirrorSession>,
+    order: SourceOrder,
+    /// The sockets of all connections.
+    streams: HashMap<u64, TcpStream>,
+    /// The number of the next connection. The first is 1.
+    last_connection: u64,
+    counters: ReceiverCounters,
+    pub(super) is_stopped: bool,
+}
+
+impl ReceiverState {
+    /// Returns the counts.
+    pub(super) fn counters(&self) -> ReceiverCounters {
+        ReceiverCounters { connections: self.streams.len() as u64, ..self.counters }
+    }
+
+    /// Adds a connection, and returns its number, or `None` if there are `most` already.
+    ///
+    /// # Errors
+    /// As `dup(2)`.
+    pub(super) fn add_connection(&mut self, stream: &TcpStream, most: u32) -> io::Result<Option<u64>> {
+        if self.is_stopped || self.streams.len() >= most as usize {
+            self.counters.rejected += 1;
+            return Ok(None);
+        }
+        self.last_connection += 1;
+        self.streams.insert(self.last_connection, stream.try_clone()?);
+        Ok(Some(self.last_connection))
+    }
+
+    /// Removes a connection.
+    pub(super) fn remove_connection(&mut self, connection: u64, broke_the_protocol: bool) {
+        self.streams.remove(&connection);
+        self.counters.rejected += u64::from(broke_the_protocol);
+        for session in self.sessions.values_mut().filter(|session| session.connection == connection) {
+            session.stream = None;
+        }
+    }
+
+    /// Ends all connections.
+    pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
+        for stream in self.streams.values() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Gives a connection to a sender's session, and ends the one that the session had before.
+    /// Returns the number of the last frame that was answered, and the answers that the sender has
+    /// missed.
+    ///
+    /// # Errors
+    /// As `dup(2)`.
+    pub(super) fn begin_session(
+        &mut self,
+        hello: &SenderHello,
+        connection: u64,
+        stream: &TcpStream,
+    ) -> io::Result<(u64, Vec<FrameAnswer>)> {
+        let stream = stream.try_clone()?;
+        if !self.sessions.contains_key(&hello.session) {
+            self.forget_old_sessions();
+        }
+        let session =
+            self.sessions.entry(hello.session).or_insert_with(|| MirrorSession::new(hello.answered));
+        if let Some(before) = session.stream.replace(stream) {
+            // The peer has lost that connection, and this host may not know it yet.
+            let _ = before.shutdown(Shutdown::Both);
+        }
+        (session.connection, session.last_used) = (connection, Instant::now());
+        self.counters.accepted += 1;
+        let answers = session.answers_after(hello.answered);
+        Ok((session.settled, answers))
+    }
+
+    fn forget_old_sessions(&mut self) {
+        let idle = self.sessions.iter().filter(|(_, session)| session.stream.is_none());
+        if idle.clone().count() >= IDLE_SESSIONS {
+            let oldest = idle.min_by_key(|(_, session)| session.last_used).map(|(number, _)| *number);
+            oldest.map(|oldest| self.sessions.remove(&oldest));
+        }
+    }
+
+    /// Returns whether a connection serves its session: it does not if the sender has connected
+    /// again, or if the receiver ends.
+    pub(super) fn serves(&self, session: u128, connection: u64) -> bool {
+        !self.is_stopped
+            && self.sessions.get(&session).is_some_and(|session| session.connection == connection)
+    }
+
+    /// Checks that a frame is newer than those of its segment that were published.
+    ///
+    /// # Errors
+    /// [`MirrorRefusal::NotNewer`].
+    pub(super) fn check_order(&self, request: &FrameRequest) -> Result<(), MirrorRefusal> {
+        self.order.check(request)
+    }
+
+    /// Publishes a frame, or refuses it, and returns the answer. Returns `None` if the connection
+    /// does not serve the session any more; then nothing is published.
+    pub(super) fn commit(
+        &mut self,
+        (session, connection): (u128, u64),
+        request: &FrameRequest,
+        received: Result<Block, MirrorRefusal>,
+    ) -> Option<FrameAnswer> {
+        if !self.serves(session, connection) {
+            return None;
+        }
+        let kind = received.and_then(|block| self.publish(request, block));
+        match &kind {
+            Ok(copy) => {
+                self.counters.published += 1;
+                self.counters.bytes += copy.length;
+            }
+            Err(_) => self.counters.refused += 1,
+        }
+        let answer = FrameAnswer { number: request.number, kind };
+        self.sessions.get_mut(&session)?.note(answer.clone());
+        Some(answer)
+    }
+
+    fn publish(&mut self, request: &FrameRequest, block: Block) -> AnswerKind {
+        // Another session may have sent the frame meanwhile.
+        self.order.check(request)?;
+        let copy = block
+            .publish_with(request.header)
+            .map_err(|error| MirrorRefusal::Pool { why: error.to_string() })?;
+        self.order.note(request, copy);
+        Ok(copy)
+    }
+}

@@ -1,0 +1,116 @@
+//! A sender of blocks to another host.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Instant;
+
+use hostbuf_os::{process, thread};
+use hostbuf_pool::{Pool, Token};
+
+use super::options::MirrorSenderOptions;
+use super::pending_mirror::PendingMirror;
+use super::queue::FrameQueue;
+use super::worker::SenderWorker;
+use crate::error::MirrorError;
+use crate::readiness::WakeEvent;
+
+/// A sender of blocks to the [`MirrorReceiver`](crate::MirrorReceiver) of another host.
+///
+/// Its threads may share it. Frames are sent in the order in which they are begun, and acknowledged
+/// in that order. After a lost connection it connects again as soon as a frame waits, and sends
+/// what was not acknowledged.
+///
+/// Dropping it ends its thread and the frames that wait, which may be published or not.
+pub struct MirrorSender {
+    queue: Arc<FrameQueue>,
+    window: u64,
+    thread: Option<thread::Thread>,
+    /// The process that made the sender: a forked child has no thread of it.
+    process: u32,
+}
+
+impl MirrorSender {
+    /// Connects to a receiver. Of several addresses of a name, it takes the first that responds.
+    ///
+    /// # Errors
+    /// [`MirrorError::Unreachable`]; [`MirrorError::Invalid`]; [`MirrorError::Os`].
+    pub fn connect(
+        address: impl ToSocketAddrs + std::fmt::Debug,
+        options: MirrorSenderOptions,
+    ) -> Result<MirrorSender, MirrorError> {
+        options.check()?;
+        let unreachable = |why: String| MirrorError::Unreachable { peer: format!("{address:?}"), why };
+        let peers = address.to_socket_addrs().map_err(|error| unreachable(error.to_string()))?;
+        let mut failure = unreachable("the name has no address".into());
+        for peer in peers {
+            let session = process::random().map_err(MirrorError::os("drawing a random number"))?;
+            let wake = WakeEvent::new().map_err(MirrorError::os("opening an event descriptor"))?;
+            let queue = Arc::new(FrameQueue::new(session, wake, peer));
+            let window = u64::from(options.window);
+            match SenderWorker::connect(queue.clone(), options.clone()) {
+                Ok(worker) => {
+                    let thread = thread::spawn(c"hostbuf-mirror", move || worker.run())
+                        .map_err(MirrorError::os("starting a thread"))?;
+                    let (thread, process) = (Some(thread), std::process::id());
+                    return Ok(MirrorSender { queue, window, thread, process });
+                }
+                Err(error) => {
+                    failure = MirrorError::Unreachable { peer: peer.to_string(), why: error.to_string() };
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    /// Returns the address of the receiver.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.queue.state().peer
+    }
+
+    /// Returns the number of connections that were made. It is greater than 1 after a connection
+    /// was lost.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.queue.state().connections
+    }
+
+    /// Sends the block of a token, waits until the receiver has published its copy, and returns the
+    /// token of the copy, which is valid in the pool of the receiver's host.
+    ///
+    /// # Errors
+    /// The errors of [`begin`](MirrorSender::begin) and [`PendingMirror::wait`].
+    pub fn send(&self, pool: &Pool, token: &Token, deadline: Instant) -> Result<Token, MirrorError> {
+        self.begin(pool, token, deadline)?.wait()
+    }
+
+    /// Begins to send the block of a token, which it holds until the receiver has published the
+    /// copy, at most until `deadline`. Waits while as many frames as the window allows are not
+    /// acknowledged.
+    ///
+    /// # Errors
+    /// [`MirrorError::Acquire`]; [`MirrorError::Deadline`]; [`MirrorError::TooLong`].
+    pub fn begin(&self, pool: &Pool, token: &Token, deadline: Instant) -> Result<PendingMirror, MirrorError> {
+        let block = pool.acquire(token)?;
+        let outcome = self.queue.add(*token, block, deadline, self.window)?;
+        Ok(PendingMirror::new(*token, deadline, outcome, self.queue.clone()))
+    }
+}
+
+impl std::fmt::Debug for MirrorSender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MirrorSender").field("peer", &self.peer()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for MirrorSender {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        self.queue.close();
+        if let Some(thread) = self.thread.take() {
+            thread.join();
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The options of a sender.
+
+use std::time::Duration;
+
+use crate::error::MirrorError;
+use crate::wire::MAX_WINDOW;
+
+/// The options of a [`MirrorSender`](crate::MirrorSender).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MirrorSenderOptions {
+    /// The number of frames that may be sent before the first of them is acknowledged, from 1 to
+    /// 64. The sender holds a block for each of them.
+    pub window: u32,
+    /// The time for which one attempt to connect may take.
+    pub connect_timeout: Duration,
+}
+
+impl MirrorSenderOptions {
+    /// The default of [`window`](MirrorSenderOptions::window).
+    pub const WINDOW: u32 = 4;
+    /// The default of [`connect_timeout`](MirrorSenderOptions::connect_timeout).
+    pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// Makes the default options.
+    #[must_use]
+    pub fn new() -> MirrorSenderOptions {
+        MirrorSenderOptions {
+            window: MirrorSenderOptions::WINDOW,
+            connect_timeout: MirrorSenderOptions::CONNECT_TIMEOUT,
+        }
+    }
+
+    /// Sets the number of frames that may be sent before the first of them is acknowledged.
+    #[must_use]
+    pub fn window(mut self, frames: u32) -> MirrorSenderOptions {
+        self.window = frames;
+        self
+    }
+
+    /// Sets the time for which one attempt to connect may take.
+    #[must_use]
+    pub fn connect_timeout(mut self, limit: Duration) -> MirrorSenderOptions {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// [`MirrorError::Invalid`].
+    pub(super) fn check(&self) -> Result<(), MirrorError> {
+        let window = self.window;
+        if (1..=MAX_WINDOW).contains(&window) {
+            return Ok(());
+        }
+        let what = format!("invalid window of {window} frames: expected 1 to {MAX_WINDOW}");
+        Err(MirrorError::Invalid { what })
+    }
+}
+
+impl Default for MirrorSenderOptions {
+    fn default() -> MirrorSenderOptions {
+        MirrorSenderOptions::new()
+    }
+}
