@@ -115,6 +115,7 @@ fn an_invalid_argument_names_the_help_of_its_subcommand() {
         (&["run", "--size", "rubbish", "--", "true"], "hostbuf run --help"),
         (&["exec", "--sise", "1M", "--", "true"], "hostbuf exec --help"),
         (&["broker", "--bogus"], "hostbuf broker --help"),
+        (&["mirror", "--bogus"], "hostbuf mirror --help"),
         (&["stat", "--bogus"], "hostbuf stat --help"),
         (&["doctor", "--size", "rubbish"], "hostbuf doctor --help"),
         (&["runn"], "hostbuf --help"),

@@ -24,6 +24,7 @@ mod forks;
 mod image;
 mod many_buffers;
 mod members;
+mod mirror;
 mod near_devices;
 mod near_gpus;
 mod other_user;

@@ -1,7 +1,7 @@
 //! `hostbuf broker`: serves the pool of this user.
 
 mod open_files;
-mod stop_signals;
+pub(crate) mod stop_signals;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ pub(crate) struct BrokerArguments {
 ///
 /// # Errors
 /// The end of the message to the user.
-fn seconds(text: &str) -> std::result::Result<Duration, &'static str> {
+pub(crate) fn seconds(text: &str) -> std::result::Result<Duration, &'static str> {
     let expected = "expected a number of seconds, for example 60, 60s or 0.5";
     let number: f64 = text.strip_suffix('s').unwrap_or(text).trim_end().parse().map_err(|_| expected)?;
     Duration::try_from_secs_f64(number).map_err(|_| expected)

@@ -15,6 +15,7 @@ pub mod hosts;
 mod ignored_signal;
 mod installation;
 mod manual;
+mod mirror;
 mod padding;
 mod preload_file;
 mod printable;
@@ -49,6 +50,7 @@ enum Verb {
     Run(Box<run::RunArguments>),
     Exec(exec::ExecArguments),
     Broker(broker::BrokerArguments),
+    Mirror(mirror::MirrorArguments),
     Stat(stat::StatArguments),
     Doctor(doctor::DoctorArguments),
     Topology(topology::TopologyArguments),
@@ -90,6 +92,7 @@ pub fn main() -> ExitCode {
         Verb::Run(arguments) => run::run(*arguments),
         Verb::Exec(arguments) => exec::run(arguments),
         Verb::Broker(arguments) => broker::run(arguments),
+        Verb::Mirror(arguments) => mirror::run(&arguments),
         Verb::Stat(arguments) => stat::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Topology(arguments) => topology::run(&arguments),

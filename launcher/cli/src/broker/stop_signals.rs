@@ -10,7 +10,7 @@ use crate::ignored_signal::is_ignored;
 
 /// The signals that end a broker, blocked. The descriptor is readable when one has come.
 #[derive(Debug)]
-pub(super) struct StopSignals {
+pub(crate) struct StopSignals {
     descriptor: SignalFd,
 }
 
@@ -19,7 +19,7 @@ impl StopSignals {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn block() -> Result<StopSignals> {
+    pub(crate) fn block() -> Result<StopSignals> {
         let os = |doing: &str| {
             let doing = doing.to_owned();
             move |errno: nix::Error| Error::Os { doing, source: errno.into() }

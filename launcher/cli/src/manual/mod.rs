@@ -13,10 +13,11 @@ use clap_complete::Shell;
 use hostbuf::{Error, Result};
 
 /// The sections after the options, by the name of the command.
-const SECTIONS: [(&str, &str); 6] = [
+const SECTIONS: [(&str, &str); 7] = [
     ("run", include_str!("run.man")),
     ("exec", include_str!("exec.man")),
     ("broker", include_str!("broker.man")),
+    ("mirror", include_str!("mirror.man")),
     ("stat", include_str!("stat.man")),
     ("doctor", include_str!("doctor.man")),
     ("topology", include_str!("topology.man")),

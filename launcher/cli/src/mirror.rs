@@ -1,0 +1,138 @@
+//! `hostbuf mirror`: copies blocks between the pools of two hosts.
+
+use std::io::{BufRead as _, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::ValueHint;
+use hostbuf::{Bytes, Error, Result};
+use hostbuf_agent::report::end;
+use hostbuf_mirror::{MirrorError, MirrorReceiver, MirrorReceiverOptions, MirrorSender, MirrorSenderOptions};
+use hostbuf_pool::{Pool, PoolMode, PoolOptions, Token};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::broker::stop_signals::StopSignals;
+
+/// Copy blocks from the pool of one host to that of another
+///
+/// With --listen it receives blocks until SIGTERM, SIGINT or SIGHUP, and publishes them in the pool
+/// of this host. With --to it reads tokens from standard input, one in each line, sends their
+/// blocks, and prints the token of each copy after it is published: a filter in front of any
+/// transport. The peers do not authenticate each other, so the network must be trusted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Both sides are clients of the broker of their host: start hostbuf broker first, or set HOSTBUF_POOL=auto.")]
+#[command(group = clap::ArgGroup::new("side").required(true))]
+pub(crate) struct MirrorArguments {
+    /// Receive blocks at this address: 10.0.0.2:7400, [fd00::2]:7400
+    #[arg(long, value_name = "ADDRESS:PORT", value_hint = ValueHint::Other, group = "side")]
+    listen: Option<SocketAddr>,
+    /// Send the blocks of the tokens on standard input to this address, or host name
+    #[arg(long, value_name = "ADDRESS:PORT", value_hint = ValueHint::Hostname, group = "side")]
+    to: Option<String>,
+    /// Use at most this much memory for copies; a frame has at most half of it: 512M, 1G
+    #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, default_value = "256M", conflicts_with = "to")]
+    limit: Bytes,
+    /// Keep the last FRAMES copies for late readers. The default is half of the blocks
+    #[arg(long, value_name = "FRAMES", value_hint = ValueHint::Other, conflicts_with = "to")]
+    retain: Option<u32>,
+    /// Give each frame this time until its copy is published: 10, 10s, 0.5
+    #[arg(long, value_name = "SECONDS", value_hint = ValueHint::Other, default_value = "10")]
+    #[arg(value_parser = crate::broker::seconds, conflicts_with = "listen")]
+    deadline: Duration,
+}
+
+/// The number of blocks that the receiver has beyond those that it retains.
+const FREE_BLOCKS: u32 = 4;
+
+/// Receives until a signal comes, or sends until the end of standard input.
+pub fn run(arguments: &MirrorArguments) -> ExitCode {
+    let done = match (&arguments.listen, &arguments.to) {
+        (Some(address), _) => listen(*address, arguments).map(|()| true),
+        (None, Some(address)) => send(address, arguments.deadline),
+        (None, None) => Err(Error::Invalid { what: "--listen or --to is required".into() }),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => end("hostbuf mirror", error.class(), &error),
+    }
+}
+
+/// Connects to the broker of this host.
+fn connect() -> Result<Pool> {
+    let invalid = |error: hostbuf_pool::PoolError| Error::Invalid { what: error.to_string() };
+    let mut options = PoolOptions::from_environment("mirror").map_err(invalid)?;
+    if matches!(options.mode, PoolMode::Optional | PoolMode::Private) {
+        // A pool of this process alone has no other readers.
+        options = options.mode(PoolMode::Required);
+    }
+    Pool::connect(options).map_err(invalid)
+}
+
+fn listen(address: SocketAddr, arguments: &MirrorArguments) -> Result<()> {
+    // Before there is a thread, so that all of them block the signals.
+    let stop = StopSignals::block()?;
+    let Bytes(limit) = arguments.limit;
+    let mut options = MirrorReceiverOptions::new().limit(limit);
+    if let Some(last) = arguments.retain {
+        options = options.retain(last).blocks(last.saturating_add(FREE_BLOCKS));
+    }
+    let receiver = MirrorReceiver::listen(&connect()?, address, options).map_err(mirror_error)?;
+    let line = format!("hostbuf mirror: listening at {} (limit {})\n", receiver.address(), arguments.limit);
+    // It receives also if nobody reads this.
+    let _ = std::io::stdout().write_all(line.as_bytes());
+    let _ = std::io::stdout().flush();
+    let mut signals = [PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
+    loop {
+        match poll(&mut signals, PollTimeout::NONE) {
+            Ok(_) => return Ok(()),
+            Err(nix::Error::EINTR) => {}
+            Err(errno) => {
+                return Err(Error::Os { doing: "waiting for a signal".into(), source: errno.into() });
+            }
+        }
+    }
+}
+
+/// Sends the blocks of all tokens. Returns whether all copies were published.
+fn send(address: &str, limit: Duration) -> Result<bool> {
+    let pool = connect()?;
+    let sender = MirrorSender::connect(address, MirrorSenderOptions::new()).map_err(mirror_error)?;
+    let os = |doing: &'static str| move |source| Error::Os { doing: doing.into(), source };
+    let mut all_published = true;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(os("reading standard input"))?;
+        let copy = copy(&pool, &sender, line.trim(), limit);
+        let text = copy.unwrap_or_else(|why| {
+            eprintln!("hostbuf mirror: {why}");
+            all_published = false;
+            // Lines of tokens and of copies stay side by side.
+            String::new()
+        });
+        let mut output = std::io::stdout().lock();
+        let written = writeln!(output, "{text}").and_then(|()| output.flush());
+        written.map_err(os("writing to standard output"))?;
+    }
+    Ok(all_published)
+}
+
+fn copy(
+    pool: &Pool,
+    sender: &MirrorSender,
+    token: &str,
+    limit: Duration,
+) -> std::result::Result<String, String> {
+    let token: Token = token.parse().map_err(|error| format!("\"{token}\": {error}"))?;
+    let deadline = Instant::now().checked_add(limit).ok_or("the deadline is beyond the clock")?;
+    sender.send(pool, &token, deadline).map(|copy| copy.to_string()).map_err(|error| error.to_string())
+}
+
+fn mirror_error(error: MirrorError) -> Error {
+    match error {
+        MirrorError::Os { doing, source } => Error::Os { doing, source },
+        other => Error::Invalid { what: other.to_string() },
+    }
+}

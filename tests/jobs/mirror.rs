@@ -1,0 +1,182 @@
+//! `hostbuf mirror`: copies between the pools of two brokers, through processes that are killed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hostbuf_pool::{ArrayLayout, BlockHeader, ElementType, Pool, Producer, ProducerOptions, Token};
+use hostbuf_tests::{hostbuf, run};
+use nix::sys::signal::Signal;
+
+use crate::arguments::one_line;
+use crate::running_broker::RunningBroker;
+
+const FRAME_BYTES: u64 = 2 << 20;
+const STAMP_EVERY: usize = 4096;
+
+/// A process of `hostbuf mirror`. It is killed on drop.
+struct MirrorProcess {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl MirrorProcess {
+    fn start(broker: &RunningBroker, arguments: &[&str]) -> MirrorProcess {
+        let mut child = Command::new(hostbuf())
+            .arg("mirror")
+            .args(arguments)
+            .env("HOSTBUF_POOL", broker.variable())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        MirrorProcess { input: child.stdin.take(), output, child }
+    }
+
+    /// Starts a receiver, and returns it and the address at which it listens.
+    fn listen(broker: &RunningBroker, address: &str) -> (MirrorProcess, String) {
+        let arguments = ["--listen", address, "--limit", "64M", "--retain", "4"];
+        let mut process = MirrorProcess::start(broker, &arguments);
+        let line = process.line();
+        let rest = line.strip_prefix("hostbuf mirror: listening at ").unwrap_or_else(|| panic!("{line}"));
+        let address = rest.split(' ').next().expect("an address").to_owned();
+        (process, address)
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line of text");
+        line.trim_end().to_owned()
+    }
+
+    /// Sends the block of a token.
+    fn begin(&mut self, token: Token) {
+        writeln!(self.input.as_mut().expect("it is open"), "{token}").expect("it reads");
+    }
+
+    /// Kills the process, also in the midst of a frame.
+    fn kill(&mut self) {
+        self.child.kill().expect("it is a child");
+        self.child.wait().expect("it is a child");
+    }
+}
+
+impl Drop for MirrorProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn producer(pool: &Pool) -> Producer {
+    pool.producer(&ProducerOptions::new(FRAME_BYTES, 8)).expect("there is memory")
+}
+
+/// Publishes frame `number` with a stamp in every 4 KiB.
+fn publish(producer: &Producer, number: u64) -> Token {
+    let mut block = producer.take_timeout(Duration::from_secs(20)).expect("a free block");
+    for chunk in block.as_mut_slice().chunks_mut(STAMP_EVERY) {
+        chunk[..8].copy_from_slice(&number.to_le_bytes());
+    }
+    let layout = ArrayLayout::contiguous(ElementType::UInt8, &[FRAME_BYTES]).expect("a layout");
+    let mut header = BlockHeader::new(layout);
+    header.frame = number;
+    block.publish_with(header).expect("it fits")
+}
+
+/// Checks that the copy of frame `number` is whole.
+fn check(pool: &Pool, copy: &str, number: u64) {
+    let copy: Token = copy.parse().unwrap_or_else(|error| panic!("\"{copy}\": {error}"));
+    let block = pool.acquire(&copy).expect("it is published");
+    assert_eq!(block.header().frame, number);
+    for chunk in block.as_slice().chunks(STAMP_EVERY) {
+        assert_eq!(chunk[..8], number.to_le_bytes());
+    }
+}
+
+/// Lets a part of the time pass that a frame takes, without giving up the core.
+fn spin(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn a_filter_prints_the_token_of_each_copy() {
+    let (here, there) = (RunningBroker::start("mirror-a", &[]), RunningBroker::start("mirror-b", &[]));
+    let (receiver, address) = MirrorProcess::listen(&there, "127.0.0.1:0");
+    let mut sender = MirrorProcess::start(&here, &["--to", &address]);
+    let (pool, viewer) = (here.connect("camera"), there.connect("viewer"));
+    let producer = producer(&pool);
+    for number in 0..10 {
+        sender.begin(publish(&producer, number));
+        check(&viewer, &sender.line(), number);
+    }
+    writeln!(sender.input.as_mut().expect("it is open"), "no token").expect("it reads");
+    assert_eq!(sender.line(), "", "the lines stay side by side");
+    drop(sender.input.take());
+    assert_eq!(sender.child.wait().expect("a child").code(), Some(1));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(receiver.child.id() as i32), Signal::SIGTERM)
+        .expect("it runs");
+    let mut receiver = receiver;
+    assert_eq!(receiver.child.wait().expect("a child").code(), Some(0));
+}
+
+#[test]
+fn a_killed_receiver_is_replaced_and_no_copy_is_torn() {
+    let (here, there) = (RunningBroker::start("mirror-c", &[]), RunningBroker::start("mirror-d", &[]));
+    let (mut receiver, address) = MirrorProcess::listen(&there, "127.0.0.1:0");
+    let mut sender = MirrorProcess::start(&here, &["--to", &address, "--deadline", "30"]);
+    let (pool, viewer) = (here.connect("camera"), there.connect("viewer"));
+    let producer = producer(&pool);
+    for number in 0..40u64 {
+        sender.begin(publish(&producer, number));
+        spin(Duration::from_micros(number * 137 % 4000));
+        receiver.kill();
+        (receiver, _) = MirrorProcess::listen(&there, &address);
+        // The copy is that of either receiver; the broker keeps those of the first one for a while.
+        check(&viewer, &sender.line(), number);
+    }
+}
+
+#[test]
+fn a_killed_sender_leaves_its_successor_a_working_receiver() {
+    let (here, there) = (RunningBroker::start("mirror-e", &[]), RunningBroker::start("mirror-f", &[]));
+    let (_receiver, address) = MirrorProcess::listen(&there, "127.0.0.1:0");
+    let (pool, viewer) = (here.connect("camera"), there.connect("viewer"));
+    let producer = producer(&pool);
+    for round in 0..40u64 {
+        let mut sender = MirrorProcess::start(&here, &["--to", &address]);
+        sender.begin(publish(&producer, 2 * round));
+        check(&viewer, &sender.line(), 2 * round);
+        sender.begin(publish(&producer, 2 * round + 1));
+        spin(Duration::from_micros(round * 137 % 4000));
+        sender.kill();
+    }
+}
+
+#[test]
+fn a_killed_broker_interrupts_no_copies() {
+    let (here, there) = (RunningBroker::start("mirror-g", &[]), RunningBroker::start("mirror-h", &[]));
+    let (_receiver, address) = MirrorProcess::listen(&there, "127.0.0.1:0");
+    let mut sender = MirrorProcess::start(&here, &["--to", &address]);
+    let (pool, viewer) = (here.connect("camera"), there.connect("viewer"));
+    let producer = producer(&pool);
+    for number in 0..20 {
+        if number == 10 {
+            here.signal(Signal::SIGKILL);
+            there.signal(Signal::SIGKILL);
+        }
+        sender.begin(publish(&producer, number));
+        check(&viewer, &sender.line(), number);
+    }
+}
+
+#[test]
+fn a_side_is_required_and_only_one() {
+    one_line(&run(&["mirror"]), 2, &["--listen"]);
+    one_line(&run(&["mirror", "--listen", "127.0.0.1:0", "--to", "h:1"]), 2, &["--to"]);
+}
