@@ -5,6 +5,7 @@ mod cameras;
 mod frame_message;
 mod frame_producer;
 mod frames;
+mod mirror_frames;
 mod shared_ring;
 
 use std::process::ExitCode;
@@ -23,6 +24,8 @@ fn main() -> ExitCode {
         ["cameras", "--full"] => cameras::measure(60, true),
         ["cameras", "--quick"] => cameras::measure(5, false),
         ["cameras-role", ref role @ ..] => cameras::play(role),
+        ["mirror", "serve", address] => mirror_frames::serve(address).map_err(|error| error.to_string()),
+        ["mirror", "send", address] => mirror_frames::send(address).map_err(|error| error.to_string()),
         ["producer", socket, ring] => frame_producer::run(socket, ring),
         _ => return usage(),
     };
@@ -37,6 +40,8 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: hostbuf-bench-pool frames [FRAMES] | blocks | cameras [--full|--quick]");
+    eprintln!(
+        "usage: hostbuf-bench-pool frames [FRAMES] | blocks | cameras [--full|--quick] | mirror serve|send ADDRESS"
+    );
     ExitCode::from(2)
 }
