@@ -11,7 +11,7 @@ use hostbuf_pool::{ArrayLayout, ElementType, Pool, PoolMode, PoolOptions, Produc
 
 use nix::sys::socket::{MsgFlags, recv};
 
-use crate::percentiles::Timings;
+use hostbuf_bench_pool::Timings;
 
 /// The bytes of a frame: 1080p RGBA.
 const FRAME_BYTES: usize = 8_294_400;
