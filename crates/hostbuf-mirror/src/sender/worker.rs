@@ -95,15 +95,16 @@ impl SenderWorker {
         let until = deadline.map_or(limit, |deadline| deadline.min(limit));
         let is_closed = || queue.state().is_closed;
         let Opened { stream, hello, answers } = open(peer, hello, &queue.wake, &is_closed, until)?;
-        for answer in answers {
-            queue.answer(answer)?;
-        }
         let mut state = queue.state();
         let is_restarted = state.receiver.0 != hello.receiver;
         state.receiver = (hello.receiver, hello.most);
         state.connections += 1;
         state.lost = None;
         drop(state);
+        // Callers that have their answers see the connection that has brought them.
+        for answer in answers {
+            queue.answer(answer)?;
+        }
         tracing::debug!(%peer, is_restarted, settled = hello.settled, "a mirror is connected");
         queue.refuse_longer(hello.most);
         self.connection = Some(MirrorConnection::new(stream, hello.settled));
