@@ -10,7 +10,7 @@ use clap::ValueHint;
 use hostbuf::{Bytes, Error, Result};
 use hostbuf_agent::report::end;
 use hostbuf_mirror::{MirrorError, MirrorReceiver, MirrorReceiverOptions, MirrorSender, MirrorSenderOptions};
-use hostbuf_pool::{Pool, PoolMode, PoolOptions, Token};
+use hostbuf_pool::{Pool, PoolError, PoolMode, PoolOptions, Token};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::broker::stop_signals::StopSignals;
@@ -63,7 +63,10 @@ pub fn run(arguments: &MirrorArguments) -> ExitCode {
 
 /// Connects to the broker of this host.
 fn connect() -> Result<Pool> {
-    let invalid = |error: hostbuf_pool::PoolError| Error::Invalid { what: error.to_string() };
+    let invalid = |error: PoolError| match error {
+        PoolError::Os { doing, source } => Error::Os { doing, source },
+        other => Error::Invalid { what: other.to_string() },
+    };
     let mut options = PoolOptions::from_environment("mirror").map_err(invalid)?;
     if matches!(options.mode, PoolMode::Optional | PoolMode::Private) {
         // A pool of this process alone has no other readers.
