@@ -132,7 +132,10 @@ fn a_killed_receiver_is_replaced_and_no_copy_is_torn() {
     let mut sender = MirrorProcess::start(&here, &["--to", &address, "--deadline", "30"]);
     let (pool, viewer) = (here.connect("camera"), there.connect("viewer"));
     let producer = producer(&pool);
-    for number in 0..40u64 {
+    // The first connection must come about.
+    sender.begin(publish(&producer, 0));
+    check(&viewer, &sender.line(), 0);
+    for number in 1..40u64 {
         sender.begin(publish(&producer, number));
         spin(Duration::from_micros(number * 137 % 4000));
         receiver.kill();
