@@ -12,6 +12,10 @@ use crate::device_span::DeviceSpan;
 use crate::functions::VirtualMemoryFunctions;
 use crate::physical_memory::rounded;
 
+/// The largest number of ranges that are kept while the driver is asked for one at an address. The
+/// driver has room for at most 32 MiB of its own between its ranges, 16 of the smallest ones.
+const MAX_OTHERS: usize = 64;
+
 /// A reserved range of addresses without memory behind it. The GPUs and the CPUs of a process share
 /// one range of addresses, so nothing else is mapped there.
 pub struct VirtualRange {
@@ -24,29 +28,41 @@ impl VirtualRange {
     /// Reserves addresses for at least `bytes` bytes, rounded up to the GPU's granularity: at the
     /// address `at`, or anywhere.
     ///
+    /// The driver ignores the wish for an address while a range of this size fits into addresses
+    /// that it has already reserved for itself (seen with CUDA 13.0). So the ranges that it gives
+    /// instead are kept until it gives the one at `at`, and then given up.
+    ///
     /// # Errors
     /// [`CudaError::Invalid`] if `at` is taken, and the driver's.
     #[doc(alias = "cuMemAddressReserve")]
     pub fn reserve(context: &CudaContext, bytes: usize, at: Option<u64>) -> Result<VirtualRange, CudaError> {
-        let functions = context.driver().functions().virtual_memory()?;
         let bytes = rounded(context, bytes)?;
+        let mut others: Vec<VirtualRange> = Vec::new();
+        loop {
+            let range = VirtualRange::ask(context, bytes, at.unwrap_or(0))?;
+            let Some(at) = at.filter(|at| *at != range.address()) else { return Ok(range) };
+            others.push(range);
+            if others.len() == MAX_OTHERS {
+                return Err(CudaError::invalid(format!(
+                    "reserving {} at {at:#x} for {}: the address is taken or unsuitable, and the driver offers {:#x}; \
+                     choose another one",
+                    Bytes(bytes as u64),
+                    context.gpu(),
+                    others[0].address()
+                )));
+            }
+        }
+    }
+
+    /// Reserves addresses, at `wish` if the driver agrees.
+    fn ask(context: &CudaContext, bytes: usize, wish: u64) -> Result<VirtualRange, CudaError> {
+        let functions = context.driver().functions().virtual_memory()?;
         let mut address = 0;
         // SAFETY: `address` is a local variable; the driver takes the last address for a hint.
         context.call(format_args!("cuMemAddressReserve of {}", Bytes(bytes as u64)), || unsafe {
-            (functions.reserve)(&raw mut address, bytes, 0, at.unwrap_or(0), 0)
+            (functions.reserve)(&raw mut address, bytes, 0, wish, 0)
         })?;
-        // The value owns the addresses before they are given up again.
-        let range =
-            VirtualRange { context: context.clone(), span: DeviceSpan::new(address, bytes), functions };
-        match at {
-            Some(at) if at != address => Err(CudaError::invalid(format!(
-                "reserving {} at {at:#x} for {}: the address is taken or unsuitable, and the driver offers {address:#x}; \
-                 choose another one",
-                Bytes(bytes as u64),
-                context.gpu()
-            ))),
-            _ => Ok(range),
-        }
+        Ok(VirtualRange { context: context.clone(), span: DeviceSpan::new(address, bytes), functions })
     }
 
     /// Returns the first address.

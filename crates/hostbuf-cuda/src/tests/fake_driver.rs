@@ -71,6 +71,10 @@ pub(super) struct FakeDriver {
     pub(super) calls: Vec<&'static str>,
     /// All that was made and has not ended.
     pub(super) live: BTreeSet<String>,
+    /// The number of ranges for which the driver ignores a wished address.
+    pub(super) holes: usize,
+    /// The number of ranges at addresses that the driver has chosen.
+    offered: u64,
     /// The violations of the driver's rules.
     pub(super) faults: Vec<String>,
     /// The functions that fail, with their codes.
@@ -389,8 +393,11 @@ fake_functions! {
     };
     "cuMemAddressReserve":
         reserve(address: *mut u64, _bytes: usize, _alignment: usize, hint: u64, _flags: c_ulonglong) = |fake| {
-        // Below this address everything is taken.
-        let at = if hint < FIRST_RANGE { FIRST_RANGE } else { hint };
+        // Below this address everything is taken. The driver fills its own holes first.
+        let is_granted = hint >= FIRST_RANGE && fake.holes == 0;
+        let at = if is_granted { hint } else { FIRST_RANGE + fake.offered * GRANULARITY as u64 };
+        fake.offered += u64::from(!is_granted);
+        fake.holes = fake.holes.saturating_sub(1);
         fake.live.insert(format!("range {at:#x}"));
         give(address, at)
     };

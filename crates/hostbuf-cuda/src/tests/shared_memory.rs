@@ -70,6 +70,20 @@ fn an_address_that_the_driver_does_not_grant_is_given_up() {
 }
 
 #[test]
+fn an_address_is_granted_behind_the_holes_of_the_driver() {
+    let context = new_context();
+    fake(|fake| fake.holes = 16);
+    let at = 0x7100_0000_0000;
+    let granted = VirtualRange::reserve(&context, GRANULARITY, Some(at)).expect("it is free");
+    assert_eq!(granted.address(), at);
+    // What was given instead is given up.
+    let ranges = fake(|fake| fake.live.iter().filter(|object| object.starts_with("range")).count());
+    assert_eq!(ranges, 1);
+    drop((granted, context));
+    assert_nothing_remains();
+}
+
+#[test]
 fn a_descriptor_is_closed_on_exec_and_imports_the_memory() {
     let context = new_context();
     let memory = PhysicalMemory::create(&context, 1).expect("nothing fails");
