@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the camera with a pool, and with dora's own outputs for comparison.
 #
-#   examples/dora_camera/run.sh [--frames N] [--bars] [TRANSPORT...]
+#   examples/dora_camera/run.sh [--frames N] [--bars] [--lossy] [TRANSPORT...]
 #
 #   TRANSPORT   pool     the camera writes into blocks of a pool, and dora passes tokens
 #               plain    dora passes the frames, with its defaults
@@ -10,6 +10,8 @@
 #               all but rust by default
 #   --frames N  play N frames (default 300) at 30 Hz
 #   --bars      end with an error if the ratios of the times miss their bars, for benchmarks
+#   --lossy     let the pool lose some frames: dora drops inputs of a node that a busy machine slows
+#               down
 #
 # It makes a virtual environment in target/dora_camera from PyPI (dora-rs 1.1), and installs there
 # the wheel of scripts/build-python (target/wheels). It needs python3 with venv. The broker is the
@@ -24,7 +26,7 @@ fail() {
     exit "${2:-1}"
 }
 
-frames=300 bars=() transports=()
+frames=300 options=() transports=()
 while [[ $# -gt 0 ]]; do
     case $1 in
         --help)
@@ -36,9 +38,9 @@ while [[ $# -gt 0 ]]; do
             frames=$2
             shift
             ;;
-        --bars) bars=(--bars) ;;
+        --bars | --lossy) options+=("$1") ;;
         pool | plain | tuned | rust) transports+=("$1") ;;
-        *) fail "unexpected argument '$1': expected --frames, --bars, pool, plain, tuned or rust" 2 ;;
+        *) fail "unexpected argument '$1': expected --frames, --bars, --lossy, pool, plain, tuned or rust" 2 ;;
     esac
     shift
 done
@@ -69,4 +71,4 @@ for transport in "${transports[@]}"; do
     timeout $((frames / 5 + 60)) dora run "$file" >"$log" 2>&1 || fail "the dataflow $file failed: see $log"
     logs+=("$log")
 done
-python3 report.py ${bars[@]+"${bars[@]}"} "$frames" "${logs[@]}"
+python3 report.py ${options[@]+"${options[@]}"} "$frames" "${logs[@]}"
