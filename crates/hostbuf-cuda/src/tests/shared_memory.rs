@@ -76,7 +76,7 @@ fn an_address_is_granted_behind_the_holes_of_the_driver() {
     let at = 0x7100_0000_0000;
     let granted = VirtualRange::reserve(&context, GRANULARITY, Some(at)).expect("it is free");
     assert_eq!(granted.address(), at);
-    // What was given instead is given up.
+    // No other range is left.
     let ranges = fake(|fake| fake.live.iter().filter(|object| object.starts_with("range")).count());
     assert_eq!(ranges, 1);
     drop((granted, context));
