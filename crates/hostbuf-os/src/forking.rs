@@ -47,8 +47,14 @@ static SCANNING: Mutex<()> = Mutex::new(());
 /// registered for the life of the process. They are not called for a child that was created without
 /// the C library's `fork`.
 pub fn around(before: extern "C" fn(), after: extern "C" fn()) {
+    around_with_child(before, after, after);
+}
+
+/// Calls `before` in a thread that forks, `parent` in the thread after the fork, and `child` in its
+/// child. See [`around`].
+pub(crate) fn around_with_child(before: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     hold_scanning();
-    register(before, after);
+    register(before, parent, child);
 }
 
 /// Locks the listing of loaded objects, which no fork interrupts.
@@ -60,12 +66,16 @@ pub(crate) fn scanning() -> MutexGuard<'static, ()> {
 /// Holds `SCANNING` around each fork. It may be taken under every other lock. Fork handlers run in
 /// the reverse order of their registration, so this has to be registered before all others.
 fn hold_scanning() {
-    hold_around_fork!(SCANNING: (), register);
+    hold_around_fork!(SCANNING: (), register_both);
 }
 
-fn register(before: extern "C" fn(), after: extern "C" fn()) {
-    // SAFETY: both functions stay loaded, as all functions of this library do.
-    let refused = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+fn register_both(before: extern "C" fn(), after: extern "C" fn()) {
+    register(before, after, after);
+}
+
+fn register(before: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    // SAFETY: the functions stay loaded, as all functions of this library do.
+    let refused = unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
     if refused != 0 {
         tracing::warn!(
             refused,

@@ -22,6 +22,7 @@ pub mod mempolicy;
 mod node_id;
 pub mod node_memory;
 pub mod poison;
+mod private_fd;
 pub mod process;
 pub mod process_lock;
 pub mod session;
@@ -34,6 +35,7 @@ pub use error::Error;
 pub use frame_socket::{FrameSocket, Packet, Received, encode};
 pub use hostbuf_raw::{maps, syscall as raw};
 pub use node_id::NodeId;
+pub use private_fd::{ForkLock, PrivateFd};
 
 /// Compiles and runs the examples of the README.
 #[cfg(doctest)]
