@@ -157,7 +157,7 @@ impl BrokerState {
     ) -> Result<SegmentRecord, String> {
         let length = data.host().map(memfd::length).transpose().map_err(|error| error.to_string())?;
         let bytes = segment_bytes(terms, length.unwrap_or(0));
-        let space = SpaceEvent::from_fd(space).map_err(|error| error.to_string())?;
+        let space = SpaceEvent::from_fd(space.into()).map_err(|error| error.to_string())?;
         let table = writable(table)?;
         let view = TableView::map(table.as_fd(), terms.geometry, ViewAccess::Write)
             .map_err(|error| error.to_string())?;
@@ -171,7 +171,7 @@ impl BrokerState {
             producer_name: "a producer of an earlier broker".into(),
             producer: None,
             bytes,
-            files: SegmentFiles { data, table, space },
+            files: SegmentFiles { data, table: table.into(), space },
             table: view,
             rows: (0..terms.geometry.readers()).map(|_| None).collect(),
             mapped_by: BTreeSet::new(),
@@ -188,7 +188,7 @@ fn take_row(segment: &mut SegmentRecord, number: usize, file: OwnedFd) -> Result
     let view = RowView::map(file.as_fd(), segment.terms.geometry, ViewAccess::Write)
         .map_err(|error| error.to_string())?;
     let is_awaited = segment.table.reader(number as u32).load().is_some();
-    segment.rows[number] = Some(RowRecord { file, view, reader: None, is_awaited });
+    segment.rows[number] = Some(RowRecord { file: file.into(), view, reader: None, is_awaited });
     Ok(())
 }
 

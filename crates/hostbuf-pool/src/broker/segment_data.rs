@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use hostbuf_os::PrivateFd;
 use nix::sys::stat::{SFlag, fstat};
 
 use crate::segment::{SegmentFile, SegmentGeometry};
@@ -13,7 +14,7 @@ use crate::segment::{SegmentFile, SegmentGeometry};
 #[derive(Debug)]
 pub(super) enum SegmentData {
     /// A memory file.
-    Host(OwnedFd),
+    Host(PrivateFd),
     /// Memory of a GPU, once the producer has sent it.
     Gpu(Option<GpuFiles>),
 }
@@ -23,9 +24,9 @@ pub(super) enum SegmentData {
 #[derive(Debug)]
 pub(super) struct GpuFiles {
     /// The memory, as the driver has exported it.
-    memory: OwnedFd,
+    memory: PrivateFd,
     /// The handles of the blocks' events.
-    events: OwnedFd,
+    events: PrivateFd,
 }
 
 impl GpuFiles {
@@ -49,7 +50,7 @@ impl GpuFiles {
             return Err("the descriptor of the memory of a GPU is a file with a name".into());
         }
         SegmentFile::Events.check(events.as_fd(), geometry).map_err(|error| error.to_string())?;
-        Ok(GpuFiles { memory, events })
+        Ok(GpuFiles { memory: memory.into(), events: events.into() })
     }
 }
 
@@ -72,7 +73,7 @@ impl SegmentData {
         match (is_on_gpu, files.next(), files.next(), files.next()) {
             (false, Some(data), None, None) => {
                 SegmentFile::Data.check(data.as_fd(), geometry).map_err(|error| error.to_string())?;
-                Ok(SegmentData::Host(data))
+                Ok(SegmentData::Host(data.into()))
             }
             (true, Some(memory), Some(events), None) => {
                 Ok(SegmentData::Gpu(Some(GpuFiles::check(memory, events, geometry)?)))
@@ -113,22 +114,25 @@ impl SegmentData {
     /// As `dup(2)`.
     pub(super) fn try_clone(&self) -> io::Result<Vec<OwnedFd>> {
         match self {
-            SegmentData::Host(data) => Ok(vec![data.try_clone()?]),
+            SegmentData::Host(data) => Ok(vec![data.as_fd().try_clone_to_owned()?]),
             SegmentData::Gpu(None) => Ok(Vec::new()),
-            SegmentData::Gpu(Some(files)) => Ok(vec![files.memory.try_clone()?, files.events.try_clone()?]),
+            SegmentData::Gpu(Some(files)) => Ok(vec![
+                files.memory.as_fd().try_clone_to_owned()?,
+                files.events.as_fd().try_clone_to_owned()?,
+            ]),
         }
     }
 }
 
 /// Returns whether two descriptors are of one file.
-pub(super) fn is_same_file(a: &OwnedFd, b: &OwnedFd) -> bool {
-    let identity = |file: &OwnedFd| fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino));
-    identity(a).is_some() && identity(a) == identity(b)
+pub(super) fn is_same_file(a: &impl AsFd, b: &impl AsFd) -> bool {
+    let identity = |file: BorrowedFd<'_>| fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino));
+    identity(a.as_fd()).is_some() && identity(a.as_fd()) == identity(b.as_fd())
 }
 
 /// Returns whether two descriptors are copies of one, or `None` if the kernel does not tell. All
 /// memory that a driver exports has one file, its device.
-fn is_same_description(a: &OwnedFd, b: &OwnedFd) -> Option<bool> {
+fn is_same_description(a: &impl AsRawFd, b: &impl AsRawFd) -> Option<bool> {
     const KCMP_FILE: libc::c_int = 0;
     let process = libc::pid_t::try_from(std::process::id()).ok()?;
     // SAFETY: it takes numbers only.
@@ -184,13 +188,15 @@ mod tests {
     fn copies_of_descriptors_are_the_same_memory() {
         let (memory, events) = (memory(), events());
         let copy = |file: &OwnedFd| file.try_clone().unwrap();
-        let of = |memory, events| SegmentData::Gpu(Some(GpuFiles { memory, events }));
+        let of = |memory: OwnedFd, events: OwnedFd| {
+            SegmentData::Gpu(Some(GpuFiles { memory: memory.into(), events: events.into() }))
+        };
         let one = of(copy(&memory), copy(&events));
         assert!(one.is_same(&of(copy(&memory), copy(&events))));
         assert!(!one.is_same(&of(copy(&memory), self::events())));
         assert!(!one.is_same(&SegmentData::Gpu(None)));
         // Two openings of a device are one file, and are not the same memory.
-        let device = || std::fs::File::open("/dev/null").unwrap().into();
+        let device = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         if is_same_description(&memory, &copy(&memory)).is_some() {
             assert_eq!(is_same_description(&device(), &device()), Some(false));
         }

@@ -117,17 +117,17 @@ fn make(terms: SegmentTerms, tag: BrokerTag) -> hostbuf_memory::Result<MadeSegme
         let data = make_data(&tag.data_file(), data_demand(geometry))?;
         // The broker does not map the blocks.
         let data: OwnedFd = data.as_fd().try_clone_to_owned().map_err(os("keeping the data file"))?;
-        (SegmentData::Host(data), SegmentFile::Table.create(geometry)?)
+        (SegmentData::Host(data.into()), SegmentFile::Table.create(geometry)?)
     };
     let table = TableView::map(table_file.as_fd(), geometry, ViewAccess::Write)?;
     let mut rows = Vec::new();
     for _ in 0..geometry.readers() {
         let file = SegmentFile::Row.create(geometry)?;
         let view = RowView::map(file.as_fd(), geometry, ViewAccess::Write)?;
-        rows.push(Some(RowRecord { file, view, reader: None, is_awaited: false }));
+        rows.push(Some(RowRecord { file: file.into(), view, reader: None, is_awaited: false }));
     }
     let space = SpaceEvent::new().map_err(os("opening an event descriptor"))?;
-    Ok(MadeSegment { files: SegmentFiles { data, table: table_file, space }, table, rows })
+    Ok(MadeSegment { files: SegmentFiles { data, table: table_file.into(), space }, table, rows })
 }
 
 /// Makes a data file, of small pages if the host does not have the huge ones: its memory may be

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use super::segment_bytes::SegmentBytes;
 use super::segment_data::SegmentData;
+use hostbuf_os::PrivateFd;
+
 use crate::hold::{BlockState, are_unheld};
 use crate::segment::{RowView, SegmentFile, SpaceEvent, TableView};
 use crate::wire::SegmentTerms;
@@ -32,7 +34,7 @@ pub(super) enum SegmentStage {
 /// The row of a reader.
 #[derive(Debug)]
 pub(super) struct RowRecord {
-    pub(super) file: OwnedFd,
+    pub(super) file: PrivateFd,
     pub(super) view: RowView,
     /// The client that has the row.
     pub(super) reader: Option<u64>,
@@ -44,7 +46,7 @@ pub(super) struct RowRecord {
 #[derive(Debug)]
 pub(super) struct SegmentFiles {
     pub(super) data: SegmentData,
-    pub(super) table: OwnedFd,
+    pub(super) table: PrivateFd,
     pub(super) space: SpaceEvent,
 }
 
@@ -156,7 +158,7 @@ impl SegmentRecord {
     /// As `dup(2)` and `open(2)`.
     pub(super) fn producer_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let mut list = self.files.data.try_clone()?;
-        list.push(self.files.table.try_clone()?);
+        list.push(self.files.table.as_fd().try_clone_to_owned()?);
         list.push(self.files.space.try_clone_fd()?);
         for row in self.rows.iter().flatten() {
             list.push(SegmentFile::read_only(row.file.as_fd())?);
@@ -172,7 +174,7 @@ impl SegmentRecord {
         let mut list = self.files.data.try_clone()?;
         list.push(SegmentFile::read_only(self.files.table.as_fd())?);
         list.push(self.files.space.try_clone_fd()?);
-        list.push(row.file.try_clone()?);
+        list.push(row.file.as_fd().try_clone_to_owned()?);
         Ok(list)
     }
 }

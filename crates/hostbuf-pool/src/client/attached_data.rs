@@ -1,9 +1,11 @@
 //! The blocks of a segment that this process reads.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use hostbuf_memory::{Seals, memfd};
+
+use hostbuf_os::PrivateFd;
 
 use super::broker_link::unexpected;
 #[cfg(feature = "cuda")]
@@ -16,13 +18,13 @@ use crate::wire::{SegmentKey, SegmentTerms};
 #[derive(Debug)]
 pub(super) enum AttachedData {
     /// A memory file, and its mapping.
-    Host(Arc<DataView>, OwnedFd),
+    Host(Arc<DataView>, PrivateFd),
     /// Memory of a GPU, which is imported when a block of it is acquired. A process without CUDA
     /// hands it back to a new broker too.
     Gpu {
-        memory: OwnedFd,
+        memory: PrivateFd,
         /// The handles of the blocks' events.
-        events: OwnedFd,
+        events: PrivateFd,
         #[cfg(feature = "cuda")]
         imported: ImportedGpu,
     },
@@ -36,7 +38,7 @@ impl AttachedData {
     pub(super) fn take(
         key: SegmentKey,
         terms: SegmentTerms,
-        descriptors: &mut impl Iterator<Item = OwnedFd>,
+        descriptors: &mut impl Iterator<Item = PrivateFd>,
     ) -> Result<AttachedData, PoolError> {
         let mut next = || descriptors.next().ok_or_else(unexpected);
         if terms.gpu.is_some() {

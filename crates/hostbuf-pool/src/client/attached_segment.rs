@@ -2,12 +2,12 @@
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use hostbuf_os::FrameSocket;
+use hostbuf_os::{FrameSocket, PrivateFd};
 use hostbuf_register::DeviceName;
 
 use super::acquire_error::AcquireError;
@@ -42,8 +42,8 @@ struct AttachedParts {
     table: TableView,
     row: RowView,
     space: SpaceEvent,
-    table_file: OwnedFd,
-    row_file: OwnedFd,
+    table_file: PrivateFd,
+    row_file: PrivateFd,
     /// The number of holds of each block in this process.
     holds: Box<[AtomicU32]>,
     /// The number of blocks with holds.
@@ -61,14 +61,14 @@ impl AttachedSegment {
         key: SegmentKey,
         terms: SegmentTerms,
         row_number: u32,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<PrivateFd>,
         link: Weak<BrokerLink>,
     ) -> Result<AttachedSegment, PoolError> {
         let geometry = terms.geometry;
         let mut descriptors = descriptors.into_iter();
         let data = AttachedData::take(key, terms, &mut descriptors)?;
-        let files: Vec<OwnedFd> = descriptors.collect();
-        let Ok([table_file, space, row_file]) = <[OwnedFd; 3]>::try_from(files) else {
+        let files: Vec<PrivateFd> = descriptors.collect();
+        let Ok([table_file, space, row_file]) = <[PrivateFd; 3]>::try_from(files) else {
             return Err(unexpected());
         };
         let parts = AttachedParts {

@@ -1,21 +1,21 @@
 //! The link of a client to the current broker.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use hostbuf_os::FrameSocket;
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::poison::IgnorePoison;
+use hostbuf_os::{FrameSocket, PrivateFd};
 
 use crate::error::{BrokerRefusal, PoolError};
 use crate::pool_id::PoolId;
 use crate::wire::{PoolMessage, RefusalKind, RefusalRecord, SegmentKey};
 
 /// An answer of the broker: its packet and its descriptors.
-pub(super) type BrokerAnswer = (Vec<u8>, Vec<OwnedFd>);
+pub(super) type BrokerAnswer = (Vec<u8>, Vec<PrivateFd>);
 
 /// The link of a client to the current broker: requests and their answers.
 #[derive(Debug)]

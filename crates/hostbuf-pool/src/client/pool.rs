@@ -1,9 +1,9 @@
 //! A connection of this process to a pool.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hostbuf_os::PrivateFd;
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_os::{process, thread};
 
@@ -89,7 +89,8 @@ impl Pool {
         let event = || SpaceEvent::new().map_err(PoolError::os("opening an event descriptor"));
         let stop = event()?;
         let copy = stop.try_clone_fd().map_err(PoolError::os("copying an event descriptor"))?;
-        let thread_stop = SpaceEvent::from_fd(copy).map_err(PoolError::os("copying an event descriptor"))?;
+        let thread_stop =
+            SpaceEvent::from_fd(copy.into()).map_err(PoolError::os("copying an event descriptor"))?;
         let link = Arc::new(BrokerLink::new(open.socket, open.pool, options.timeout));
         let connection = Arc::new(PoolConnection::new(options, identity, link, stop, private));
         let weak = Arc::downgrade(&connection);
@@ -135,7 +136,7 @@ impl Pool {
         &self,
         options: &ProducerOptions,
         (terms, retain): (SegmentTerms, u32),
-        make_data: impl Fn(SegmentKey, &mut std::vec::IntoIter<OwnedFd>) -> Result<ProducerData, PoolError>,
+        make_data: impl Fn(SegmentKey, &mut std::vec::IntoIter<PrivateFd>) -> Result<ProducerData, PoolError>,
     ) -> Result<Arc<ProducerSegment>, PoolError> {
         let connection = self.connection();
         let segment = connection.link.with_broker(|deadline| {

@@ -1,11 +1,13 @@
 //! Memory of a GPU that this process has made for its blocks.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use hostbuf_cuda::{
     CudaContext, CudaError, CudaEvent, GpuAccess, MappedMemory, PhysicalMemory, VirtualRange,
 };
+
+use hostbuf_os::PrivateFd;
 
 use super::own_events;
 use crate::error::PoolError;
@@ -18,8 +20,8 @@ pub(super) struct ProducedGpu {
     /// The ready events: each is recorded behind the work that writes its block.
     events: Arc<[CudaEvent]>,
     mapped: MappedMemory,
-    memory_file: OwnedFd,
-    events_file: OwnedFd,
+    memory_file: PrivateFd,
+    events_file: PrivateFd,
 }
 
 impl ProducedGpu {
@@ -57,7 +59,7 @@ impl ProducedGpu {
         let mapped = range.map(memory, &[GpuAccess::read_write(context.gpu())])?;
         let events: Arc<[CudaEvent]> = events.into();
         own_events::add(key, &events);
-        Ok(ProducedGpu { events, mapped, memory_file, events_file })
+        Ok(ProducedGpu { events, mapped, memory_file: memory_file.into(), events_file: events_file.into() })
     }
 
     /// Returns the GPU's address of the first block.

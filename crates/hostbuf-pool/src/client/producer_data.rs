@@ -1,7 +1,9 @@
 //! The blocks of a segment that this process writes.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
+
+use hostbuf_os::PrivateFd;
 
 #[cfg(feature = "cuda")]
 use super::produced_gpu::ProducedGpu;
@@ -12,7 +14,7 @@ use crate::segment::{DataView, SegmentGeometry, ViewAccess};
 #[derive(Debug)]
 pub(super) enum ProducerData {
     /// A memory file, and its mapping.
-    Host(DataView, OwnedFd),
+    Host(DataView, PrivateFd),
     /// Memory of a GPU.
     #[cfg(feature = "cuda")]
     Gpu(ProducedGpu),
@@ -23,7 +25,7 @@ impl ProducerData {
     ///
     /// # Errors
     /// [`PoolError::Memory`] for a file that is not that of the segment.
-    pub(super) fn map(file: OwnedFd, geometry: SegmentGeometry) -> Result<ProducerData, PoolError> {
+    pub(super) fn map(file: PrivateFd, geometry: SegmentGeometry) -> Result<ProducerData, PoolError> {
         Ok(ProducerData::Host(DataView::map(file.as_fd(), geometry, ViewAccess::Write)?, file))
     }
 

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use hostbuf_os::FrameSocket;
 use hostbuf_os::poison::IgnorePoison;
+use hostbuf_os::{FrameSocket, PrivateFd};
 
 use super::broker_link::{BrokerLink, send, unexpected};
 use super::producer_data::ProducerData;
@@ -41,8 +41,8 @@ struct ProducerParts {
     table: TableView,
     rows: Vec<RowView>,
     space: SpaceEvent,
-    table_file: OwnedFd,
-    row_files: Vec<OwnedFd>,
+    table_file: PrivateFd,
+    row_files: Vec<PrivateFd>,
     state: Mutex<ProducerState>,
     /// True once the broker has sealed the data file.
     ready: Mutex<bool>,
@@ -80,13 +80,13 @@ impl ProducerSegment {
         stream: &str,
         wait_for: &[String],
         data: ProducerData,
-        mut descriptors: impl Iterator<Item = OwnedFd>,
+        mut descriptors: impl Iterator<Item = PrivateFd>,
         link: Weak<BrokerLink>,
     ) -> Result<ProducerSegment, PoolError> {
         let geometry = terms.geometry;
         let mut next = || descriptors.next().ok_or_else(unexpected);
         let (table_file, space) = (next()?, next()?);
-        let row_files: Vec<OwnedFd> = descriptors.collect();
+        let row_files: Vec<PrivateFd> = descriptors.collect();
         if row_files.len() != geometry.readers() as usize {
             return Err(unexpected());
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use hostbuf_os::poison::IgnorePoison;
-use hostbuf_os::{FrameSocket, Received};
+use hostbuf_os::{ForkLock, FrameSocket, Received};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
@@ -91,6 +91,7 @@ fn wait(socket: &FrameSocket, stop: &SpaceEvent) -> ServiceEvent {
 
 /// Receives a message. Returns false if the connection has ended.
 fn receive(connection: &PoolConnection, socket: &FrameSocket) -> bool {
+    let mut unforked = ForkLock::take();
     let (bytes, descriptors) = match socket.receive() {
         Ok(Received::Packet(packet)) => packet.into_parts(),
         Ok(Received::Nothing) => return true,
@@ -100,6 +101,8 @@ fn receive(connection: &PoolConnection, socket: &FrameSocket) -> bool {
             return false;
         }
     };
+    let descriptors = descriptors.into_iter().map(|fd| unforked.keep(fd)).collect();
+    drop(unforked);
     let (request, is_last, unclaimed) = match PoolMessage::parse(&bytes) {
         Ok(PoolMessage::Granted { request, key }) => (request, true, Some((key, None))),
         Ok(PoolMessage::Attached { request, key, row, .. }) => (request, true, Some((key, Some(row)))),

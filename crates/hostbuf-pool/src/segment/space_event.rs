@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use hostbuf_os::PrivateFd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -11,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 /// the producer sleeps, so none is lost.
 #[derive(Debug)]
 pub(crate) struct SpaceEvent {
-    fd: OwnedFd,
+    fd: PrivateFd,
 }
 
 impl SpaceEvent {
@@ -21,14 +22,14 @@ impl SpaceEvent {
     /// As `eventfd(2)`.
     pub(crate) fn new() -> io::Result<SpaceEvent> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        Ok(SpaceEvent { fd: EventFd::from_value_and_flags(0, flags)?.into() })
+        Ok(SpaceEvent { fd: OwnedFd::from(EventFd::from_value_and_flags(0, flags)?).into() })
     }
 
     /// Takes over the descriptor of another process.
     ///
     /// # Errors
     /// `InvalidInput` if it is not that of an event. Without `/proc` nothing is checked.
-    pub(crate) fn from_fd(fd: OwnedFd) -> io::Result<SpaceEvent> {
+    pub(crate) fn from_fd(fd: PrivateFd) -> io::Result<SpaceEvent> {
         match std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
             Ok(target) if target.to_str() != Some("anon_inode:[eventfd]") => {
                 let why = format!("{} is no event descriptor", target.display());
@@ -68,7 +69,7 @@ impl SpaceEvent {
     /// # Errors
     /// As `dup(2)`.
     pub(crate) fn try_clone_fd(&self) -> io::Result<OwnedFd> {
-        self.fd.try_clone()
+        self.fd.as_fd().try_clone_to_owned()
     }
 }
 
@@ -85,7 +86,7 @@ mod tests {
     #[test]
     fn a_notification_before_the_wait_is_kept() {
         let event = SpaceEvent::new().unwrap();
-        let other = SpaceEvent::from_fd(event.try_clone_fd().unwrap()).unwrap();
+        let other = SpaceEvent::from_fd(event.try_clone_fd().unwrap().into()).unwrap();
         other.notify();
         other.notify();
         event.wait(None).unwrap();
@@ -97,6 +98,6 @@ mod tests {
     #[test]
     fn another_file_is_refused() {
         let (read, _write) = std::io::pipe().unwrap();
-        assert!(SpaceEvent::from_fd(read.into()).is_err());
+        assert!(SpaceEvent::from_fd(OwnedFd::from(read).into()).is_err());
     }
 }
