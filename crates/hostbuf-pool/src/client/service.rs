@@ -12,8 +12,10 @@ use nix::sys::signal::SigSet;
 
 use super::attached_segment::AttachedSegment;
 use super::broker_link::send;
-use super::connect::connect;
+use super::broker_process::start_and_connect;
+use super::connect::{ConnectFailure, OpenConnection, connect};
 use super::connection::PoolConnection;
+use super::pool_options::PoolMode;
 use super::producer_segment::ProducerSegment;
 use crate::segment::SpaceEvent;
 use crate::wire::PoolMessage;
@@ -144,7 +146,7 @@ fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent, mut pause: Du
         }
         pause = (pause * 2).min(LAST_PAUSE);
         let Some(strong) = connection.upgrade() else { return false };
-        let Ok(open) = connect(&strong.options, strong.identity) else { continue };
+        let Ok(open) = connect_or_start(&strong) else { continue };
         let socket = Arc::new(open.socket);
         let changing = strong.changing.write().ignore_poison();
         let held = (strong.all_produced(), strong.all_attached());
@@ -156,6 +158,17 @@ fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent, mut pause: Du
         // A segment whose last use has ended meanwhile ends here, and the new broker is told.
         drop(held);
         return true;
+    }
+}
+
+/// Connects to a new broker, which is started first if the options say so.
+fn connect_or_start(connection: &PoolConnection) -> Result<OpenConnection, ConnectFailure> {
+    let (options, identity) = (&connection.options, connection.identity);
+    match connect(options, identity) {
+        Err(ConnectFailure::NoBroker) if options.mode == PoolMode::Start => {
+            start_and_connect(options, identity).map_err(ConnectFailure::Other)
+        }
+        result => result,
     }
 }
 
