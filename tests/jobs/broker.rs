@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use hostbuf_os::encode;
 use hostbuf_os::socket::{self, ReceivedPacket};
@@ -14,6 +15,7 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 use hostbuf_tests::{CommandOutput, Scratch, eventually, hostbuf, processes_with, program, run, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::{Value, json};
 
 use crate::arguments::one_line;
 use crate::other_user::OtherUser;
@@ -181,15 +183,46 @@ fn clients_that_start_at_once_have_one_broker() {
         .collect();
     assert!(lines[0].starts_with("Shared ") && lines.iter().all(|line| *line == lines[0]), "{lines:?}");
     let pid: i32 = lines[0].split_whitespace().last().and_then(|pid| pid.parse().ok()).expect("a number");
+    let brokers = || {
+        let all = processes_with(&name).into_iter();
+        all.filter(|(_, command)| command.contains("broker")).map(|(pid, _)| pid).collect::<Vec<_>>()
+    };
+    eventually("the other brokers have ended", SOON, || brokers() == [pid]);
+    // A broker that dies while it has clients has one successor.
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
+    eventually("a client has started another", SOON, || matches!(brokers()[..], [other] if other != pid));
+    let pid = brokers()[0];
     for mut client in clients {
         // The end of its standard input ends it.
         assert!(client.wait().expect("a child").success());
     }
-    let brokers = || processes_with(&name).into_iter().map(|(pid, _)| pid).collect::<Vec<_>>();
-    eventually("the other brokers have ended", SOON, || brokers() == [pid]);
     // It has no controlling client, and would end by itself after a minute.
     kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
     eventually("the broker has ended", SOON, || brokers().is_empty());
+}
+
+#[test]
+fn requests_to_a_stopped_broker_end_in_time() {
+    let broker = RunningBroker::start("stopped", &[]);
+    let limit = Duration::from_millis(300);
+    let client = Pool::connect(broker.options("client").timeout(limit)).expect("the broker listens");
+    let producers: Vec<_> =
+        (0..8).map(|_| client.producer(&ProducerOptions::new(4096, 2)).expect("there is memory")).collect();
+    broker.signal(Signal::SIGSTOP);
+    // More requests than the socket has room for, which the broker does not read.
+    std::thread::scope(|scope| {
+        let requests: Vec<_> = (0..600).map(|_| scope.spawn(|| client.status().is_err())).collect();
+        assert!(requests.into_iter().all(|request| request.join().expect("no panic")));
+    });
+    let begun = Instant::now();
+    drop(producers);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    broker.signal(Signal::SIGCONT);
+    // It learns that the client has given up its segments.
+    eventually("no segment is left", SOON, || {
+        let status = client.status().ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
+        status.is_some_and(|status| status["segments"] == json!([]))
+    });
 }
 
 #[test]

@@ -209,9 +209,29 @@ fn next_length(fd: BorrowedFd<'_>) -> nix::Result<usize> {
 /// # Errors
 /// As `setsockopt(2)`.
 pub fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<()> {
-    let value = timeout.unwrap_or_default();
-    let value = nix::sys::time::TimeVal::new(value.as_secs() as i64, i64::from(value.subsec_micros()));
-    Ok(nix::sys::socket::setsockopt(&fd, sockopt::ReceiveTimeout, &value)?)
+    Ok(nix::sys::socket::setsockopt(&fd, sockopt::ReceiveTimeout, &time_value(timeout))?)
+}
+
+/// Limits the time that a blocking send on `fd` waits, which then fails with `WouldBlock`. `None`
+/// means no limit.
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub fn set_send_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<()> {
+    Ok(nix::sys::socket::setsockopt(&fd, sockopt::SendTimeout, &time_value(timeout))?)
+}
+
+/// Ends both directions of a connection, for all processes that have it.
+///
+/// # Errors
+/// As `shutdown(2)`.
+pub fn shut_down(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(nix::sys::socket::shutdown(fd.as_raw_fd(), nix::sys::socket::Shutdown::Both)?)
+}
+
+fn time_value(timeout: Option<Duration>) -> nix::sys::time::TimeVal {
+    let timeout = timeout.unwrap_or_default();
+    nix::sys::time::TimeVal::new(timeout.as_secs() as i64, i64::from(timeout.subsec_micros()))
 }
 
 /// Returns whether `name` is a valid abstract name.

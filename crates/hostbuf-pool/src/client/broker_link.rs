@@ -1,14 +1,14 @@
 //! The link of a client to the current broker.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::poison::IgnorePoison;
-use hostbuf_os::{FrameSocket, PrivateFd};
+use hostbuf_os::{FrameSocket, PrivateFd, socket};
 
 use crate::error::{BrokerRefusal, PoolError};
 use crate::pool_id::PoolId;
@@ -77,7 +77,10 @@ fn refused(refusal: &RefusalRecord<'_>) -> BrokerRefusal {
 impl LinkState {
     /// Ends the connection. Requests without an answer fail.
     fn end_connection(&mut self) {
-        self.socket = None;
+        if let Some(socket) = self.socket.take() {
+            // The service thread notices it, and connects again.
+            let _ = socket::shut_down(socket.as_fd());
+        }
         self.waiting.clear();
     }
 }
@@ -136,6 +139,14 @@ impl BrokerLink {
     /// Notes the end of the broker. Requests without an answer fail.
     pub(super) fn disconnect(&self) {
         self.state.lock().ignore_poison().end_connection();
+    }
+
+    /// Ends a connection that cannot be used any more, unless there is another one already.
+    fn end_connection(&self, socket: &Arc<FrameSocket>) {
+        let mut state = self.state.lock().ignore_poison();
+        if state.socket.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket)) {
+            state.end_connection();
+        }
     }
 
     /// Ends the link: later requests do not wait for a broker.
@@ -275,8 +286,11 @@ impl BrokerLink {
         if !self.is_of_this_process() {
             return;
         }
-        if let Some(socket) = self.socket() {
-            let _ = send(&socket, message, descriptors);
+        let Some(socket) = self.socket() else { return };
+        if send(&socket, message, descriptors).is_err() {
+            // A broker that does not read, or has ended. The message is lost with the connection:
+            // the next one begins with what this client has.
+            self.end_connection(&socket);
         }
     }
 }

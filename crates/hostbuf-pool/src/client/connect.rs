@@ -54,6 +54,9 @@ pub(super) fn connect(options: &PoolOptions, identity: u64) -> Result<OpenConnec
         }),
     })?;
     let socket = session.into_connection();
+    // A stopped broker reads nothing.
+    socket::set_send_timeout(socket.as_fd(), Some(options.timeout))
+        .map_err(|error| ConnectFailure::Other(PoolError::os("connecting to the pool's broker")(error)))?;
     let pool = receive_welcome(&socket, options.timeout)?;
     Ok(OpenConnection { socket, pool })
 }
