@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "replaces descriptors in a forked child by foreign functions")]
 
 use std::cell::Cell;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, Once};
@@ -43,6 +44,17 @@ impl ForkLock {
     pub fn keep(&mut self, fd: OwnedFd) -> PrivateFd {
         self.0.push(fd.as_raw_fd());
         PrivateFd(ManuallyDrop::new(fd))
+    }
+}
+
+impl PrivateFd {
+    /// Copies the descriptor.
+    ///
+    /// # Errors
+    /// As `dup(2)`.
+    pub fn try_clone(&self) -> io::Result<PrivateFd> {
+        let mut unforked = ForkLock::take();
+        self.as_fd().try_clone_to_owned().map(|copy| unforked.keep(copy))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use hostbuf_os::PrivateFd;
+
 use hostbuf_memory::memfd;
 
 use super::segment_data::{SegmentData, is_same_file};
@@ -21,7 +23,7 @@ impl BrokerState {
         terms: SegmentTerms,
         row: Option<u32>,
         stream: &str,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<PrivateFd>,
     ) -> bool {
         if key.pool == self.pool {
             // The message with the memory of a GPU may be lost.
@@ -84,7 +86,7 @@ impl BrokerState {
         terms: SegmentTerms,
         row: Option<u32>,
         stream: &str,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<PrivateFd>,
     ) -> Result<(), String> {
         let text = |error: hostbuf_memory::Error| error.to_string();
         let mut descriptors = descriptors.into_iter();
@@ -94,7 +96,7 @@ impl BrokerState {
         let data = SegmentData::check(is_on_gpu, data, geometry)?;
         let (table, space) = (next()?, next()?);
         SegmentFile::Table.check(table.as_fd(), geometry).map_err(text)?;
-        let rows: Vec<OwnedFd> = descriptors.collect();
+        let rows: Vec<PrivateFd> = descriptors.collect();
         rows.iter().try_for_each(|row| SegmentFile::Row.check(row.as_fd(), geometry)).map_err(text)?;
         if !self.segments.contains_key(&key) {
             let record = self.adopt_segment(client, terms, stream, data, table, space)?;
@@ -152,12 +154,12 @@ impl BrokerState {
         terms: SegmentTerms,
         stream: &str,
         data: SegmentData,
-        table: OwnedFd,
-        space: OwnedFd,
+        table: PrivateFd,
+        space: PrivateFd,
     ) -> Result<SegmentRecord, String> {
         let length = data.host().map(memfd::length).transpose().map_err(|error| error.to_string())?;
         let bytes = segment_bytes(terms, length.unwrap_or(0));
-        let space = SpaceEvent::from_fd(space.into()).map_err(|error| error.to_string())?;
+        let space = SpaceEvent::from_fd(space).map_err(|error| error.to_string())?;
         let table = writable(table)?;
         let view = TableView::map(table.as_fd(), terms.geometry, ViewAccess::Write)
             .map_err(|error| error.to_string())?;
@@ -171,7 +173,7 @@ impl BrokerState {
             producer_name: "a producer of an earlier broker".into(),
             producer: None,
             bytes,
-            files: SegmentFiles { data, table: table.into(), space },
+            files: SegmentFiles { data, table, space },
             table: view,
             rows: (0..terms.geometry.readers()).map(|_| None).collect(),
             mapped_by: BTreeSet::new(),
@@ -180,7 +182,7 @@ impl BrokerState {
 }
 
 /// Adds the file of a row to a segment, unless it has it.
-fn take_row(segment: &mut SegmentRecord, number: usize, file: OwnedFd) -> Result<(), String> {
+fn take_row(segment: &mut SegmentRecord, number: usize, file: PrivateFd) -> Result<(), String> {
     if let Some(row) = &segment.rows[number] {
         return if is_same_file(&row.file, &file) { Ok(()) } else { Err("its row is another file".into()) };
     }
@@ -188,17 +190,17 @@ fn take_row(segment: &mut SegmentRecord, number: usize, file: OwnedFd) -> Result
     let view = RowView::map(file.as_fd(), segment.terms.geometry, ViewAccess::Write)
         .map_err(|error| error.to_string())?;
     let is_awaited = segment.table.reader(number as u32).load().is_some();
-    segment.rows[number] = Some(RowRecord { file: file.into(), view, reader: None, is_awaited });
+    segment.rows[number] = Some(RowRecord { file, view, reader: None, is_awaited });
     Ok(())
 }
 
 /// Opens a file for writing that a client has for reading only.
-fn writable(file: OwnedFd) -> Result<OwnedFd, String> {
+fn writable(file: PrivateFd) -> Result<PrivateFd, String> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     std::fs::OpenOptions::new()
         .read(true)
         .write(true)
         .open(path)
-        .map(OwnedFd::from)
+        .map(|file| OwnedFd::from(file).into())
         .map_err(|error| format!("opening its files for writing: {error}"))
 }

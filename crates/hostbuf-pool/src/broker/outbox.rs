@@ -1,7 +1,9 @@
 //! The packets that wait until a client reads.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
+
+use hostbuf_os::PrivateFd;
 
 use super::queued_packet::QueuedPacket;
 use super::state::BrokerState;
@@ -26,7 +28,7 @@ fn is_temporary(error: &io::Error) -> bool {
 
 impl BrokerState {
     /// Sends a message, or keeps it until the client reads.
-    pub(super) fn send(&mut self, client: u64, message: &PoolMessage<'_>, descriptors: Vec<OwnedFd>) {
+    pub(super) fn send(&mut self, client: u64, message: &PoolMessage<'_>, descriptors: Vec<PrivateFd>) {
         let Some(record) = self.clients.get_mut(&client) else { return };
         if record.connection.is_none() {
             return;

@@ -1,9 +1,8 @@
 //! The requests of clients.
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use hostbuf_os::Bytes;
+use hostbuf_os::{Bytes, PrivateFd};
 
 use super::accounts::ExceededLimit;
 use super::charges::ExceededCharge;
@@ -30,7 +29,7 @@ impl BrokerState {
         &mut self,
         client: u64,
         message: &PoolMessage<'_>,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<PrivateFd>,
     ) -> bool {
         match *message {
             PoolMessage::Create { .. } | PoolMessage::Attach { .. } if self.has_too_many_pending(client) => {

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "kcmp(2) has no safe interface")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use hostbuf_os::PrivateFd;
 use nix::sys::stat::{SFlag, fstat};
@@ -36,8 +36,8 @@ impl GpuFiles {
     /// # Errors
     /// The reason why they are not those of a segment.
     pub(super) fn check(
-        memory: OwnedFd,
-        events: OwnedFd,
+        memory: PrivateFd,
+        events: PrivateFd,
         geometry: SegmentGeometry,
     ) -> Result<GpuFiles, String> {
         let stat = fstat(&memory).map_err(|errno| format!("checking the memory of a GPU: {errno}"))?;
@@ -50,7 +50,7 @@ impl GpuFiles {
             return Err("the descriptor of the memory of a GPU is a file with a name".into());
         }
         SegmentFile::Events.check(events.as_fd(), geometry).map_err(|error| error.to_string())?;
-        Ok(GpuFiles { memory: memory.into(), events: events.into() })
+        Ok(GpuFiles { memory, events })
     }
 }
 
@@ -66,14 +66,14 @@ impl SegmentData {
     /// The reason why they are not those of a segment.
     pub(super) fn check(
         is_on_gpu: bool,
-        files: Vec<OwnedFd>,
+        files: Vec<PrivateFd>,
         geometry: SegmentGeometry,
     ) -> Result<SegmentData, String> {
         let mut files = files.into_iter();
         match (is_on_gpu, files.next(), files.next(), files.next()) {
             (false, Some(data), None, None) => {
                 SegmentFile::Data.check(data.as_fd(), geometry).map_err(|error| error.to_string())?;
-                Ok(SegmentData::Host(data.into()))
+                Ok(SegmentData::Host(data))
             }
             (true, Some(memory), Some(events), None) => {
                 Ok(SegmentData::Gpu(Some(GpuFiles::check(memory, events, geometry)?)))
@@ -112,14 +112,11 @@ impl SegmentData {
     ///
     /// # Errors
     /// As `dup(2)`.
-    pub(super) fn try_clone(&self) -> io::Result<Vec<OwnedFd>> {
+    pub(super) fn try_clone(&self) -> io::Result<Vec<PrivateFd>> {
         match self {
-            SegmentData::Host(data) => Ok(vec![data.as_fd().try_clone_to_owned()?]),
+            SegmentData::Host(data) => Ok(vec![data.try_clone()?]),
             SegmentData::Gpu(None) => Ok(Vec::new()),
-            SegmentData::Gpu(Some(files)) => Ok(vec![
-                files.memory.as_fd().try_clone_to_owned()?,
-                files.events.as_fd().try_clone_to_owned()?,
-            ]),
+            SegmentData::Gpu(Some(files)) => Ok(vec![files.memory.try_clone()?, files.events.try_clone()?]),
         }
     }
 }
@@ -143,6 +140,8 @@ fn is_same_description(a: &impl AsRawFd, b: &impl AsRawFd) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use super::*;
     use hostbuf_memory::Seals;
     use hostbuf_memory::memfd::{self, Backing};
@@ -151,15 +150,15 @@ mod tests {
         SegmentGeometry::new(4096, 4, 1).unwrap()
     }
 
-    fn memory() -> OwnedFd {
-        memfd::create("memory of a GPU", 2 << 20, Backing::Shmem).unwrap()
+    fn memory() -> PrivateFd {
+        memfd::create("memory of a GPU", 2 << 20, Backing::Shmem).unwrap().into()
     }
 
-    fn events() -> OwnedFd {
+    fn events() -> PrivateFd {
         let bytes = SegmentFile::Events.bytes(geometry());
         let file = memfd::create("events", bytes, Backing::Shmem).unwrap();
         memfd::seal(file.as_fd(), Seals::WRITE).unwrap();
-        file
+        file.into()
     }
 
     #[test]
@@ -168,14 +167,14 @@ mod tests {
         assert!(check(vec![memory(), events()]).is_ok());
         let (pipe, _end) = nix::unistd::pipe().unwrap();
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
-        let folder: OwnedFd = std::fs::File::open("/").unwrap().into();
-        let named: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
+        let folder = OwnedFd::from(std::fs::File::open("/").unwrap());
+        let named = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         for wrong in [pipe, socket.into(), folder, named] {
-            check(vec![wrong, events()]).unwrap_err();
+            check(vec![PrivateFd::from(wrong), events()]).unwrap_err();
         }
         // A file of handles that their maker could change, or of another length.
         let open = memfd::create("events", SegmentFile::Events.bytes(geometry()), Backing::Shmem).unwrap();
-        for wrong in [open, memory()] {
+        for wrong in [open.into(), memory()] {
             check(vec![memory(), wrong]).unwrap_err();
         }
         for wrong in [vec![], vec![memory()], vec![memory(), events(), events()]] {
@@ -187,10 +186,8 @@ mod tests {
     #[test]
     fn copies_of_descriptors_are_the_same_memory() {
         let (memory, events) = (memory(), events());
-        let copy = |file: &OwnedFd| file.try_clone().unwrap();
-        let of = |memory: OwnedFd, events: OwnedFd| {
-            SegmentData::Gpu(Some(GpuFiles { memory: memory.into(), events: events.into() }))
-        };
+        let copy = |file: &PrivateFd| file.try_clone().unwrap();
+        let of = |memory, events| SegmentData::Gpu(Some(GpuFiles { memory, events }));
         let one = of(copy(&memory), copy(&events));
         assert!(one.is_same(&of(copy(&memory), copy(&events))));
         assert!(!one.is_same(&of(copy(&memory), self::events())));

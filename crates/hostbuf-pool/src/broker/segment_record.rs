@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use super::segment_bytes::SegmentBytes;
@@ -156,9 +156,9 @@ impl SegmentRecord {
     ///
     /// # Errors
     /// As `dup(2)` and `open(2)`.
-    pub(super) fn producer_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
+    pub(super) fn producer_descriptors(&self) -> io::Result<Vec<PrivateFd>> {
         let mut list = self.files.data.try_clone()?;
-        list.push(self.files.table.as_fd().try_clone_to_owned()?);
+        list.push(self.files.table.try_clone()?);
         list.push(self.files.space.try_clone_fd()?);
         for row in self.rows.iter().flatten() {
             list.push(SegmentFile::read_only(row.file.as_fd())?);
@@ -170,11 +170,11 @@ impl SegmentRecord {
     ///
     /// # Errors
     /// As `dup(2)` and `open(2)`.
-    pub(super) fn reader_descriptors(&self, row: &RowRecord) -> io::Result<Vec<OwnedFd>> {
+    pub(super) fn reader_descriptors(&self, row: &RowRecord) -> io::Result<Vec<PrivateFd>> {
         let mut list = self.files.data.try_clone()?;
         list.push(SegmentFile::read_only(self.files.table.as_fd())?);
         list.push(self.files.space.try_clone_fd()?);
-        list.push(row.file.as_fd().try_clone_to_owned()?);
+        list.push(row.file.try_clone()?);
         Ok(list)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostbuf_os::session::{AcceptedClient, Acceptor};
-use hostbuf_os::{Received, process};
+use hostbuf_os::{ForkLock, Received, process};
 use hostbuf_protocol::message::{Message, Role};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -231,6 +231,7 @@ impl Broker {
         for _ in 0..MAX_PACKETS {
             let Some(record) = self.state.clients.get(&client) else { return };
             let Some(connection) = &record.connection else { return };
+            let mut unforked = ForkLock::take();
             let packet = match connection.receive() {
                 Ok(Received::Packet(packet)) => packet,
                 Ok(Received::Nothing) => return,
@@ -241,6 +242,8 @@ impl Broker {
                 }
             };
             let (bytes, descriptors) = packet.into_parts();
+            let descriptors = descriptors.into_iter().map(|fd| unforked.keep(fd)).collect();
+            drop(unforked);
             let followed = match PoolMessage::parse(&bytes) {
                 Ok(message) => self.state.handle(client, &message, descriptors),
                 Err(_) => false,

@@ -1,8 +1,9 @@
 //! The state of a broker.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+
+use hostbuf_os::PrivateFd;
 
 use hostbuf_memory::Seals;
 use hostbuf_memory::memfd;
@@ -138,7 +139,7 @@ impl BrokerState {
 
     /// Makes a segment ready that its producer has mapped. The memory of a GPU comes with the
     /// message. Returns false if the client breaks the protocol.
-    pub(super) fn mapped(&mut self, client: u64, key: SegmentKey, descriptors: Vec<OwnedFd>) -> bool {
+    pub(super) fn mapped(&mut self, client: u64, key: SegmentKey, descriptors: Vec<PrivateFd>) -> bool {
         let Some(segment) = self.segments.get_mut(&key) else { return true };
         if segment.producer != Some(client) || segment.stage != SegmentStage::Granted {
             return true;

@@ -89,8 +89,7 @@ impl Pool {
         let event = || SpaceEvent::new().map_err(PoolError::os("opening an event descriptor"));
         let stop = event()?;
         let copy = stop.try_clone_fd().map_err(PoolError::os("copying an event descriptor"))?;
-        let thread_stop =
-            SpaceEvent::from_fd(copy.into()).map_err(PoolError::os("copying an event descriptor"))?;
+        let thread_stop = SpaceEvent::from_fd(copy).map_err(PoolError::os("copying an event descriptor"))?;
         let link = Arc::new(BrokerLink::new(open.socket, open.pool, options.timeout));
         let connection = Arc::new(PoolConnection::new(options, identity, link, stop, private));
         let weak = Arc::downgrade(&connection);

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_memory::{Error, FileMapping, MappingRefused, Result, Seals};
 
+use hostbuf_os::{ForkLock, PrivateFd};
+
 use super::file_layout::{event_bytes, row_bytes, table_bytes};
 use super::geometry::SegmentGeometry;
 use super::segment_mapping::SegmentMapping;
@@ -147,12 +149,13 @@ impl SegmentFile {
 
     /// Opens a read-only descriptor of a file, for a process that must not write to it. Without
     /// `/proc` it is a copy of the descriptor.
-    pub(crate) fn read_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    pub(crate) fn read_only(file: BorrowedFd<'_>) -> io::Result<PrivateFd> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        match std::fs::File::open(path) {
-            Ok(file) => Ok(file.into()),
+        let mut unforked = ForkLock::take();
+        let opened = match std::fs::File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => file.try_clone_to_owned(),
-            Err(error) => Err(error),
-        }
+            opened => opened.map(OwnedFd::from),
+        };
+        opened.map(|file| unforked.keep(file))
     }
 }

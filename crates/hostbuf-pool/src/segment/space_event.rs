@@ -68,8 +68,8 @@ impl SpaceEvent {
     ///
     /// # Errors
     /// As `dup(2)`.
-    pub(crate) fn try_clone_fd(&self) -> io::Result<OwnedFd> {
-        self.fd.as_fd().try_clone_to_owned()
+    pub(crate) fn try_clone_fd(&self) -> io::Result<PrivateFd> {
+        self.fd.try_clone()
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn a_notification_before_the_wait_is_kept() {
         let event = SpaceEvent::new().unwrap();
-        let other = SpaceEvent::from_fd(event.try_clone_fd().unwrap().into()).unwrap();
+        let other = SpaceEvent::from_fd(event.try_clone_fd().unwrap()).unwrap();
         other.notify();
         other.notify();
         event.wait(None).unwrap();
