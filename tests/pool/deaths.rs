@@ -1,4 +1,4 @@
-//! Clients and brokers that are killed or stopped at random instants. scripts/test-long runs 10 000
+//! Clients and brokers that are killed or stopped at random instants. scripts/test-long runs more
 //! rounds of each kind.
 
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use hostbuf_tests::program;
 
 /// Runs rounds of one kind, and prints what the program reports.
-fn rounds(kind: &str, rounds: u32) {
+pub(crate) fn rounds(kind: &str, rounds: u32) {
     let output = Command::new(program("pool_faults")).args([kind, &rounds.to_string()]).output();
     let output = output.expect("the program starts");
     println!("{}", String::from_utf8_lossy(&output.stdout));
@@ -39,6 +39,21 @@ fn nothing_is_left_of_clients_that_end_with_their_broker() {
 }
 
 #[test]
+fn a_mirror_delivers_whole_frames_through_deaths_on_both_sides() {
+    rounds("mirror", 300);
+}
+
+#[test]
 fn clients_that_ask_at_once_never_exceed_the_limit() {
     rounds("limit", 20);
+}
+
+#[test]
+fn processes_that_are_stopped_hold_nobody_up_and_go_on() {
+    rounds("paused", 300);
+}
+
+#[test]
+fn forked_children_of_killed_clients_keep_nothing() {
+    rounds("forked", 200);
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use hostbuf_cuda::{CudaContext, CudaError, CudaEvent, CudaStream, Driver};
 use hostbuf_pool::{
     AcquireError, ArrayLayout, Broker, BrokerOptions, BrokerRefusal, DmaPath, ElementType, GpuBlockRef,
-    GpuProducer, Pool, PoolError, PoolMode, PoolOptions, ProducerOptions, ReadyError, Token,
+    GpuProducer, Pool, PoolError, PoolMode, PoolOptions, ProducerOptions, ReadyError, TakeError, Token,
 };
 use hostbuf_tests::{Scratch, eventually, fixture};
 use nix::sys::eventfd::EventFd;
@@ -369,8 +369,30 @@ fn a_reader_that_dies_with_an_event_pending_keeps_no_block() {
     // The first block is retired, and held until the reader's event is complete.
     assert!(producer.try_take().expect("no fork").is_none());
     viewer.kill();
-    publish(&producer, 3);
     drop(pending);
+    publish(&producer, 3);
+}
+
+#[test]
+fn a_block_is_not_taken_while_a_gpu_writes_it() {
+    if !with_driver("a_block_is_not_taken_while_a_gpu_writes_it") {
+        return;
+    }
+    let broker = GpuPoolBroker::start(BrokerOptions::new());
+    let pool = broker.connect("camera");
+    let options = ProducerOptions::new(4096, 2).retain(1);
+    let producer = pool.gpu_producer(&options, &context()).expect("within the limit");
+    let pending = PendingEvents::new();
+    // Nobody reads the first block, which is retired.
+    publish(&producer, 1);
+    publish(&producer, 2);
+    assert!(producer.try_take().expect("no fork").is_none());
+    assert!(matches!(producer.take_timeout(Duration::from_millis(5)), Err(TakeError::Timeout { .. })));
+    std::thread::scope(|scope| {
+        let taker = scope.spawn(|| producer.take().map(drop));
+        drop(pending);
+        taker.join().expect("no panic").expect("the GPU has written the block");
+    });
 }
 
 #[test]

@@ -3,4 +3,6 @@
 mod contained_process;
 mod containers;
 mod deaths;
+mod device_readers;
 mod gpu_blocks;
+mod misuse;

@@ -99,21 +99,36 @@ extern "C" fn after_in_parent() {
     let _ = WHILE_FORKING.try_with(Cell::take);
 }
 
+/// Opens a descriptor that refers to nothing of value. A forked child may call it.
+fn open_null() -> RawFd {
+    // SAFETY: foreign functions without memory of this process.
+    unsafe {
+        match libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) {
+            // Without /dev.
+            -1 => libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK),
+            null => null,
+        }
+    }
+}
+
 extern "C" fn after_in_child() {
     let Ok(Some(mut private)) = WHILE_FORKING.try_with(Cell::take) else { return };
     // SAFETY: a forked child may make these calls, which allocate nothing. The numbers stay open,
     // so a later drop closes no other file.
     unsafe {
-        let mut null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
-        if null < 0 {
-            // Without /dev.
-            null = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+        let mut null = open_null();
+        if let (true, Some(&first)) = (null < 0, private.first()) {
+            // The process is at its limit of descriptors, so this number is free afterwards.
+            libc::close(first);
+            null = open_null();
         }
         if null >= 0 {
-            for &fd in private.iter() {
+            for &fd in private.iter().filter(|&&fd| fd != null) {
                 libc::dup3(null, fd, libc::O_CLOEXEC);
             }
-            libc::close(null);
+            if !private.contains(&null) {
+                libc::close(null);
+            }
         }
     }
     private.clear();
@@ -151,6 +166,33 @@ mod tests {
         let mut bytes = Vec::new();
         let mut read = read;
         read.read_to_end(&mut bytes).expect("it ends");
+        assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 7))));
+    }
+
+    #[test]
+    fn a_child_without_free_descriptors_inherits_none() {
+        use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+        let (one, two) = std::io::pipe().expect("a pipe");
+        let private = [PrivateFd::from(OwnedFd::from(one)), PrivateFd::from(OwnedFd::from(two))];
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has a limit");
+        // Up to the limit, which the child inherits.
+        let mut all = Vec::new();
+        setrlimit(Resource::RLIMIT_NOFILE, 64, hard).expect("a lower limit");
+        while let Ok(file) = std::fs::File::open("/dev/zero") {
+            all.push(file);
+        }
+        // SAFETY: the child makes a few system calls, and ends.
+        let ForkResult::Parent { child } = (unsafe { fork() }).expect("it forks") else {
+            let is_null = |fd: &PrivateFd| {
+                nix::sys::stat::fstat(fd.as_fd())
+                    .is_ok_and(|stat| stat.st_rdev == nix::sys::stat::makedev(1, 3))
+            };
+            // SAFETY: runs no code of the parent.
+            unsafe { libc::_exit(if private.iter().all(is_null) { 7 } else { 8 }) }
+        };
+        drop(all);
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("it was the limit before");
         assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 7))));
     }
 

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockopt, listen,
     recv, sendmsg, socket, sockopt,
@@ -104,9 +105,21 @@ pub fn peer(fd: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
 /// As `getsockopt(2)` and `pidfd_open(2)`: `ESRCH` if the process has ended or is not visible here.
 pub fn peer_process(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     match peer_pidfd(fd) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => crate::process::pidfd(peer(fd)?.pid),
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => peer_pidfd_by_number(fd),
         result => result,
     }
+}
+
+/// Opens the peer's process by its number, on kernels before Linux 6.5.
+fn peer_pidfd_by_number(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let process = crate::process::pidfd(peer(fd)?.pid)?;
+    let mut connection = [PollFd::new(fd, PollFlags::empty())];
+    poll(&mut connection, PollTimeout::ZERO)?;
+    // Once the peer has ended, another process may have its number.
+    if connection[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP)) {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    Ok(process)
 }
 
 #[allow(unsafe_code, reason = "takes over descriptors and reads structures of the kernel")]

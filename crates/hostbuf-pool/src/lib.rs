@@ -13,6 +13,7 @@ mod hold;
 mod latency;
 mod name_hash;
 mod pool_id;
+mod private_packet;
 mod releases;
 mod segment;
 mod socket_name;

@@ -9,6 +9,8 @@ use hostbuf_pool::{
     AcquireError, ArrayLayout, Broker, BrokerOptions, BrokerRefusal, DmaPath, ElementType, Pool, PoolError,
     PoolKind, PoolMode, PoolOptions, ProducerOptions, TakeError, Token,
 };
+use hostbuf_register::testing::fake::Fake;
+use hostbuf_register::{Access, Overlap, Span};
 use nix::sys::eventfd::EventFd;
 
 /// A broker in a thread. It ends with the test.
@@ -434,4 +436,30 @@ fn numbers_beyond_any_range_are_no_panic() {
         assert!(matches!(pool.acquire(&future), Err(AcquireError::NotPublished)));
     }
     drop(producer.take_timeout(Duration::MAX).unwrap());
+}
+
+#[test]
+fn a_segment_is_registered_once_for_each_registrar_and_access_until_it_goes() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let (writer, reader) = (broker.connect("writer"), broker.connect("reader"));
+    let producer =
+        writer.producer(&ProducerOptions::new(4096, 3).retain(2).quota(3)).expect("there is memory");
+    let [one, other] = [0, 1].map(|_| Arc::new(Fake::new(Overlap::Free)));
+    let mut holds = Vec::new();
+    for _ in 0..2 {
+        let mut block = producer.take().expect("a block");
+        block.register(&one, Access::WRITE).expect("it registers");
+        let address = block.as_mut_ptr() as usize;
+        let (_, span, access) = *one.live().first().expect("a registration");
+        assert!(span.contains(Span::new(address, 4096).expect("a block")) && access == Access::WRITE);
+        let held = reader.acquire(&block.publish(bytes(4096)).expect("it fits")).expect("it is published");
+        held.register(&one, Access::REMOTE_READ).expect("it registers");
+        held.register(&other, Access::REMOTE_READ).expect("it registers");
+        holds.push(held);
+    }
+    assert_eq!((one.made(), one.live().len(), other.made()), (2, 2, 1));
+    drop((holds, reader));
+    assert_eq!((one.live().len(), other.live().len()), (1, 0), "the reader's registrations have ended");
+    drop((producer, writer));
+    assert_eq!(one.live().len(), 0, "the producer's registration has ended");
 }

@@ -1,12 +1,14 @@
 //! The clients of an earlier broker that have not connected yet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use hostbuf_memory::memfd;
+use hostbuf_os::process;
 
-use super::predecessor::has_ended;
-use super::segment_record::SegmentStage;
+use super::departures::END_GRACE;
+use super::predecessor::{has_ended, is_visible};
+use super::segment_record::{SegmentRecord, SegmentStage};
 use super::state::BrokerState;
 use crate::segment::ClientIdentity;
 
@@ -32,32 +34,31 @@ impl BrokerState {
         // A client that has handed back everything does not have what it has not named.
         let here = self.clients.values().filter(|client| client.has_handed_back);
         let here: BTreeSet<u64> = here.map(|client| client.identity).collect();
-        let is_gone = |entry: Option<ClientIdentity>| {
-            entry.is_none_or(|client| here.contains(&client.identity) || has_ended(client))
-        };
         for segment in self.segments.values_mut() {
-            if segment.stage == SegmentStage::Adopted && is_gone(segment.table.producer().load()) {
+            let mut unlocked = std::mem::take(&mut segment.unlocked);
+            let mut is_gone = |segment: &SegmentRecord, part: Option<u32>| {
+                segment.entry(part).load().is_none_or(|client| {
+                    here.contains(&client.identity)
+                        || has_ended(client)
+                        || was_unlocked(&mut unlocked, segment, part, client)
+                })
+            };
+            if segment.stage == SegmentStage::Adopted && is_gone(segment, None) {
                 segment.free_unpublished();
                 segment.stage = SegmentStage::Orphaned(Instant::now());
             }
-            for (number, row) in (0..).zip(&mut segment.rows) {
-                let entry = segment.table.reader(number);
-                match row {
-                    Some(row) if row.is_awaited && is_gone(entry.load()) => {
-                        row.is_awaited = false;
-                        entry.clear();
-                        row.view.clear();
-                        entry.count_departure();
-                        segment.files.space.notify();
-                    }
-                    // Only the reader and the producer have its file, and both are gone.
-                    None if segment.producer.is_none() && is_gone(entry.load()) => {
-                        entry.clear();
-                        entry.count_departure();
-                    }
-                    _ => {}
+            for number in 0..segment.terms.geometry.readers() {
+                let row = segment.rows[number as usize].as_ref();
+                let is_awaited = match row {
+                    Some(row) => row.is_awaited,
+                    // Only the reader and the producer have its file.
+                    None => segment.producer.is_none() && segment.entry(Some(number)).load().is_some(),
+                };
+                if is_awaited && is_gone(segment, Some(number)) {
+                    segment.free_awaited(number);
                 }
             }
+            segment.unlocked = unlocked;
         }
     }
 
@@ -67,4 +68,21 @@ impl BrokerState {
             .values()
             .any(|segment| segment.stage == SegmentStage::Adopted || segment.awaits_readers())
     }
+}
+
+/// Returns whether the lock of a client on the block table has been gone for long enough that no
+/// device uses the segment any more.
+fn was_unlocked(
+    unlocked: &mut BTreeMap<Option<u32>, Instant>,
+    segment: &SegmentRecord,
+    part: Option<u32>,
+    client: ClientIdentity,
+) -> bool {
+    // The end of a process that can be seen is seen.
+    let is_ending = is_visible(client) && process::is_ending(client.pid);
+    if is_ending || segment.may_have(part) {
+        unlocked.remove(&part);
+        return false;
+    }
+    unlocked.entry(part).or_insert_with(Instant::now).elapsed() >= END_GRACE
 }

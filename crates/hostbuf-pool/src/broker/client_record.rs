@@ -65,7 +65,7 @@ impl ClientRecord {
         self.has_handed_back = false;
     }
 
-    /// Returns the client as a block table names it.
+    /// Returns the client as a block table names it, without a lock.
     pub(super) fn to_entry(&self) -> ClientIdentity {
         ClientIdentity {
             identity: self.identity,
@@ -73,6 +73,7 @@ impl ClientRecord {
             pid: self.pid,
             started: self.started,
             pid_namespace: own_pid_namespace(),
+            is_locked: false,
         }
     }
 

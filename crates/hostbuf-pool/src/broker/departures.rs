@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use hostbuf_os::process;
+
+use super::client_record::ClientRecord;
 use super::segment_record::{SegmentRecord, SegmentStage};
 use super::state::BrokerState;
 use crate::wire::{PoolMessage, SegmentKey};
 
-/// The time between the end of a connection and the end of its client if the kernel has no
-/// descriptor for the process: a device may still copy while the process ends.
-const END_GRACE: Duration = Duration::from_secs(1);
+/// The time between the end of a connection, or of a lock, and the end of its client if the kernel
+/// does not report the end of the process: a device may still copy while the process ends.
+pub(super) const END_GRACE: Duration = Duration::from_secs(1);
 
 impl BrokerState {
     /// Notes the end of a client's connection. A process whose end the kernel reports keeps what it
@@ -24,14 +27,24 @@ impl BrokerState {
         record.disconnected.get_or_insert_with(Instant::now);
     }
 
-    /// Ends the clients whose connection has ended, and whose process has ended or is unknown.
+    /// Ends the clients whose connection has ended, and whose process is unknown, or goes on
+    /// without the segments: it has executed another program.
     pub(super) fn end_disconnected(&mut self) {
-        let ended = |record: &super::client_record::ClientRecord| {
-            let since = record.disconnected.filter(|_| record.process.is_none());
-            since.is_some_and(|since| since.elapsed() >= END_GRACE)
+        let ended = |&(&id, record): &(&u64, &ClientRecord)| {
+            let is_late = record.disconnected.is_some_and(|since| since.elapsed() >= END_GRACE);
+            is_late && (record.process.is_none() || self.has_left_all(id, record))
         };
-        let list: Vec<u64> = self.clients.iter().filter(|(_, c)| ended(c)).map(|(&id, _)| id).collect();
+        let list: Vec<u64> = self.clients.iter().filter(ended).map(|(&id, _)| id).collect();
         list.into_iter().for_each(|id| self.end_client(id));
+    }
+
+    /// Returns whether a process that goes on has closed all its segments.
+    fn has_left_all(&self, client: u64, record: &ClientRecord) -> bool {
+        !process::is_ending(record.pid)
+            && self
+                .segments
+                .values()
+                .all(|segment| segment.parts_of(client).into_iter().all(|part| !segment.may_have(part)))
     }
 
     /// Takes back what a process had that has ended.

@@ -1,6 +1,6 @@
 //! The takeover of what an earlier broker has granted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use hostbuf_os::PrivateFd;
@@ -123,7 +123,7 @@ impl BrokerState {
                 // A reader may have handed it back first.
                 segment.producer_name = name;
                 segment.stage = SegmentStage::Live;
-                segment.table.producer().set(entry);
+                segment.set_client(None, entry);
                 for (number, file) in rows.into_iter().enumerate() {
                     take_row(segment, number, file)?;
                 }
@@ -142,7 +142,7 @@ impl BrokerState {
                 row.reader = Some(client);
                 row.is_awaited = false;
                 segment.mapped_by.insert((client, Some(number as u32)));
-                segment.table.reader(number as u32).set(entry);
+                segment.set_client(Some(number as u32), entry);
             }
         }
         Ok(())
@@ -177,6 +177,7 @@ impl BrokerState {
             table: view,
             rows: (0..terms.geometry.readers()).map(|_| None).collect(),
             mapped_by: BTreeSet::new(),
+            unlocked: BTreeMap::new(),
         })
     }
 }

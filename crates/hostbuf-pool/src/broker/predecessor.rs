@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -41,30 +42,51 @@ impl KnownProcess {
 /// Returns the other processes of this user that have data files of a broker with this mark open.
 /// Processes in PID namespaces that are not visible here are missing; they connect to this broker
 /// by themselves. The service manager, which keeps descriptors for the broker, is not one of them.
-pub(super) fn processes_with_segments(tag: BrokerTag) -> Vec<KnownProcess> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+///
+/// # Errors
+/// If descriptors or memory are lacking. Without `/proc` there is no process.
+pub(super) fn processes_with_segments(tag: BrokerTag) -> io::Result<Vec<KnownProcess>> {
+    let entries = match fs::read_dir("/proc") {
+        Ok(entries) => entries,
+        Err(error) if is_shortage(&error) => return Err(error),
+        Err(_) => return Ok(Vec::new()),
+    };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let others = pids.filter(|&pid| Some(pid) != service_manager::process());
-    others.filter_map(|pid| process_with_segments(pid, tag)).collect()
+    others.filter_map(|pid| process_with_segments(pid, tag).transpose()).collect()
 }
 
 /// Returns a process, if it is one of this user with data files of a broker with this mark.
-pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> Option<KnownProcess> {
+///
+/// # Errors
+/// If descriptors or memory are lacking.
+pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> io::Result<Option<KnownProcess>> {
     let uid = nix::unistd::geteuid().as_raw();
-    if pid == std::process::id() as i32 || fs::metadata(format!("/proc/{pid}")).ok()?.uid() != uid {
-        return None;
+    let is_of_this_user = fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == uid);
+    if pid == std::process::id() as i32 || !is_of_this_user {
+        return Ok(None);
     }
-    let name = format!("/memfd:{}", tag.data_file());
+    let entries = match fs::read_dir(format!("/proc/{pid}/fd")) {
+        Ok(entries) => entries,
+        Err(error) if is_shortage(&error) => return Err(error),
+        // It has ended, or is none of this user's clients: the kernel keeps its files from others.
+        Err(_) => return Ok(None),
+    };
     let mut files = BTreeSet::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
+    for entry in entries.flatten() {
         let path = entry.path();
-        let is_data = fs::read_link(&path)
-            .is_ok_and(|target| target.to_str().is_some_and(|target| target.starts_with(&name)));
+        let is_data =
+            fs::read_link(&path).is_ok_and(|target| target.to_str().is_some_and(|target| tag.marks(target)));
         if let (true, Ok(file)) = (is_data, fs::metadata(&path)) {
             files.insert((file.ino(), file.len()));
         }
     }
-    (!files.is_empty()).then_some(KnownProcess { pid, files })
+    Ok((!files.is_empty()).then_some(KnownProcess { pid, files }))
+}
+
+/// Returns whether an error says nothing about a file or a process.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 /// Returns the inode number of this process's PID namespace, 0 without `/proc`.
@@ -72,10 +94,15 @@ pub(super) fn own_pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
+/// Returns whether the process number of a client is valid here: a number of another namespace says
+/// nothing.
+pub(super) fn is_visible(client: ClientIdentity) -> bool {
+    client.pid != 0 && client.pid_namespace != 0 && client.pid_namespace == own_pid_namespace()
+}
+
 /// Returns whether the process of a client has certainly ended.
 pub(super) fn has_ended(client: ClientIdentity) -> bool {
-    // A number of another namespace says nothing.
-    if client.pid == 0 || client.pid_namespace == 0 || client.pid_namespace != own_pid_namespace() {
+    if !is_visible(client) {
         return false;
     }
     match process::pidfd(client.pid) {

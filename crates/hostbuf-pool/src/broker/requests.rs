@@ -226,6 +226,12 @@ impl BrokerState {
             .iter()
             .position(|row| row.as_ref().is_some_and(|row| row.reader.is_none() && !row.is_awaited));
         let Some(number) = free else {
+            // The producer has the files of all rows, and may be about to hand them back.
+            let lacks_rows =
+                segment.stage == SegmentStage::Adopted && segment.rows.iter().any(Option::is_none);
+            if lacks_rows && since.elapsed() < PENDING_TIMEOUT {
+                return self.pending_attaches.push(attach);
+            }
             let readers = u64::from(segment.terms.geometry.readers());
             return self.refuse(client, request, RefusalKind::NoRow, (readers + 1, readers), "");
         };
@@ -233,10 +239,10 @@ impl BrokerState {
         row.view.reset();
         row.reader = Some(client);
         let row = segment.rows[number].as_ref().expect("it is there");
-        match segment.reader_descriptors(row) {
+        match segment.reader_descriptors(number as u32, row) {
             Ok(descriptors) => {
                 // Before the reader can count anything.
-                segment.table.reader(number as u32).set(entry);
+                segment.set_client(Some(number as u32), entry);
                 segment.mapped_by.insert((client, Some(number as u32)));
                 let message =
                     PoolMessage::Attached { request, key, terms: segment.terms, row: number as u32 };

@@ -1,6 +1,6 @@
 //! A segment of the broker.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -10,7 +10,10 @@ use super::segment_data::SegmentData;
 use hostbuf_os::PrivateFd;
 
 use crate::hold::{BlockState, are_unheld};
-use crate::segment::{RowView, SegmentFile, SpaceEvent, TableView};
+use crate::segment::{
+    ClientEntry, ClientIdentity, RowView, SegmentFile, SpaceEvent, TableView, ViewAccess, is_locked,
+    open_locked,
+};
 use crate::wire::SegmentTerms;
 
 /// The stages of a segment.
@@ -69,6 +72,9 @@ pub(super) struct SegmentRecord {
     pub(super) rows: Vec<Option<RowRecord>>,
     /// The clients that may have the segment mapped, each with its row, or `None` for the producer.
     pub(super) mapped_by: BTreeSet<(u64, Option<u32>)>,
+    /// The parts of awaited clients whose locks have gone, each with the time of the first look
+    /// without the lock.
+    pub(super) unlocked: BTreeMap<Option<u32>, Instant>,
 }
 
 /// Returns the number of bytes of a segment, of which `data` are those of the data file.
@@ -90,9 +96,11 @@ impl SegmentFiles {
 }
 
 impl SegmentRecord {
-    /// Returns the cells of all readers on a block.
+    /// Returns whether no reader holds a block. Rows without readers do not count: whatever another
+    /// process has written there must not keep the segment.
     fn is_unheld(&self, block: u32) -> bool {
-        are_unheld(self.rows.iter().flatten().map(|row| row.view.cell(block)))
+        let is_used = |row: &&RowRecord| row.reader.is_some() || row.is_awaited;
+        are_unheld(self.rows.iter().flatten().filter(is_used).map(|row| row.view.cell(block)))
     }
 
     /// Returns the numbers of all blocks.
@@ -138,6 +146,37 @@ impl SegmentRecord {
         self.files.space.notify();
     }
 
+    /// Frees row `number` of a client of an earlier broker that never connects to this one.
+    pub(super) fn free_awaited(&mut self, number: u32) {
+        let entry = self.table.reader(number);
+        entry.clear();
+        if let Some(row) = &mut self.rows[number as usize] {
+            row.is_awaited = false;
+            row.view.clear();
+        }
+        entry.count_departure();
+        self.files.space.notify();
+    }
+
+    /// Names the client of a row, or the producer, in the block table. The client has its
+    /// descriptors.
+    pub(super) fn set_client(&self, row: Option<u32>, client: ClientIdentity) {
+        let client = ClientIdentity { is_locked: is_locked(self.files.table.as_fd(), row), ..client };
+        self.entry(row).set(client);
+    }
+
+    /// Returns the entry of a row, or of the producer, in the block table.
+    pub(super) fn entry(&self, row: Option<u32>) -> &ClientEntry {
+        row.map_or_else(|| self.table.producer(), |row| self.table.reader(row))
+    }
+
+    /// Returns whether the client of a row, or the producer, has a lock on the block table, or may
+    /// have the segment without one.
+    pub(super) fn may_have(&self, row: Option<u32>) -> bool {
+        let has_lock = self.entry(row).load().is_some_and(|client| client.is_locked);
+        !has_lock || is_locked(self.files.table.as_fd(), row)
+    }
+
     /// Returns the parts of `client` in the segment: its rows, and `None` if it is the producer.
     pub(super) fn parts_of(&self, client: u64) -> Vec<Option<u32>> {
         self.mapped_by.iter().filter(|(id, _)| *id == client).map(|(_, row)| *row).collect()
@@ -158,7 +197,7 @@ impl SegmentRecord {
     /// As `dup(2)` and `open(2)`.
     pub(super) fn producer_descriptors(&self) -> io::Result<Vec<PrivateFd>> {
         let mut list = self.files.data.try_clone()?;
-        list.push(self.files.table.try_clone()?);
+        list.push(open_locked(self.files.table.as_fd(), None, ViewAccess::Write)?);
         list.push(self.files.space.try_clone_fd()?);
         for row in self.rows.iter().flatten() {
             list.push(SegmentFile::read_only(row.file.as_fd())?);
@@ -170,9 +209,9 @@ impl SegmentRecord {
     ///
     /// # Errors
     /// As `dup(2)` and `open(2)`.
-    pub(super) fn reader_descriptors(&self, row: &RowRecord) -> io::Result<Vec<PrivateFd>> {
+    pub(super) fn reader_descriptors(&self, number: u32, row: &RowRecord) -> io::Result<Vec<PrivateFd>> {
         let mut list = self.files.data.try_clone()?;
-        list.push(SegmentFile::read_only(self.files.table.as_fd())?);
+        list.push(open_locked(self.files.table.as_fd(), Some(number), ViewAccess::Read)?);
         list.push(self.files.space.try_clone_fd()?);
         list.push(row.file.try_clone()?);
         Ok(list)

@@ -1,11 +1,12 @@
 //! The loop of a broker: one thread that blocks in `poll` only.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hostbuf_os::process;
 use hostbuf_os::session::{AcceptedClient, Acceptor};
-use hostbuf_os::{ForkLock, Received, process};
 use hostbuf_protocol::message::{Message, Role};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -21,6 +22,7 @@ use super::segment_maker::SegmentMaker;
 use super::state::BrokerState;
 use crate::error::PoolError;
 use crate::pool_id::PoolId;
+use crate::private_packet::PrivatePacket;
 use crate::wire::PoolMessage;
 
 /// The largest number of packets of one client that are handled before those of the others.
@@ -62,7 +64,7 @@ impl Broker {
     pub fn open(options: &BrokerOptions) -> Result<Broker, PoolError> {
         let PassedDescriptors { sockets, segments } = PassedDescriptors::take();
         let listeners = Listeners::open(options, sockets)?;
-        let recovery = Recovery::begin(BrokerTag::of(&options.name));
+        let recovery = Recovery::begin(BrokerTag::of(options));
         let mut broker = Broker::with_sockets(options, listeners, recovery)?;
         broker.store = DescriptorStore::open(&mut broker.state, segments);
         Ok(broker)
@@ -89,7 +91,7 @@ impl Broker {
         let state = BrokerState::new(
             pool,
             options,
-            SegmentMaker::new(made.clone(), BrokerTag::of(&options.name)),
+            SegmentMaker::new(made.clone(), BrokerTag::of(options)),
             recovery,
         );
         Ok(Broker {
@@ -231,19 +233,17 @@ impl Broker {
         for _ in 0..MAX_PACKETS {
             let Some(record) = self.state.clients.get(&client) else { return };
             let Some(connection) = &record.connection else { return };
-            let mut unforked = ForkLock::take();
-            let packet = match connection.receive() {
-                Ok(Received::Packet(packet)) => packet,
-                Ok(Received::Nothing) => return,
-                Ok(_) => return self.state.disconnect(client),
+            let PrivatePacket { bytes, descriptors } = match PrivatePacket::receive(connection) {
+                Ok(Some(packet)) => packet,
+                Ok(None) => return,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return self.state.disconnect(client);
+                }
                 Err(error) => {
                     tracing::warn!(client = record.describe(), %error, "receiving a message");
                     return self.state.disconnect(client);
                 }
             };
-            let (bytes, descriptors) = packet.into_parts();
-            let descriptors = descriptors.into_iter().map(|fd| unforked.keep(fd)).collect();
-            drop(unforked);
             let followed = match PoolMessage::parse(&bytes) {
                 Ok(message) => self.state.handle(client, &message, descriptors),
                 Err(_) => false,

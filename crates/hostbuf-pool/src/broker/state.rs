@@ -121,10 +121,11 @@ impl BrokerState {
                 table: made.table,
                 rows: made.rows,
                 mapped_by: [(client, None)].into(),
+                unlocked: BTreeMap::new(),
             };
             match record.producer_descriptors() {
                 Ok(descriptors) => {
-                    record.table.producer().set(self.clients[&client].to_entry());
+                    record.set_client(None, self.clients[&client].to_entry());
                     self.segments.insert(key, record);
                     self.send(client, &PoolMessage::Granted { request, key }, descriptors);
                 }

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use hostbuf_os::{FrameSocket, PrivateFd};
-use hostbuf_register::DeviceName;
+use hostbuf_register::{Access, DeviceName, Registrar};
 
 use super::acquire_error::AcquireError;
 use super::attached_data::AttachedData;
 use super::broker_link::{BrokerLink, send, unexpected};
+use super::caller_registrations::CallerRegistrations;
 #[cfg(feature = "cuda")]
 use super::imported_gpu::GpuView;
 use super::segment_registrations::SegmentRegistrations;
@@ -38,6 +39,7 @@ struct AttachedParts {
     terms: SegmentTerms,
     row_number: u32,
     registrations: SegmentRegistrations,
+    caller_registrations: CallerRegistrations,
     data: AttachedData,
     table: TableView,
     row: RowView,
@@ -75,6 +77,7 @@ impl AttachedSegment {
             terms,
             row_number,
             registrations: SegmentRegistrations::default(),
+            caller_registrations: CallerRegistrations::default(),
             data,
             table: TableView::map(table_file.as_fd(), geometry, ViewAccess::Read)?,
             row: RowView::map(row_file.as_fd(), geometry, ViewAccess::Write)?,
@@ -265,6 +268,21 @@ impl AttachedSegment {
             Ok(address) => DmaPath::Direct(address),
             Err(why) => DmaPath::Copy(why),
         }
+    }
+
+    /// Registers all blocks with a registrar of the caller, and returns the key.
+    ///
+    /// # Errors
+    /// As [`Registrar::register`]; [`Error::Forked`](hostbuf_register::Error::Forked).
+    pub(super) fn register<R: Registrar>(
+        &self,
+        registrar: &Arc<R>,
+        access: Access,
+    ) -> hostbuf_register::Result<R::Key> {
+        if !self.is_mapped() {
+            return Err(hostbuf_register::Error::Forked);
+        }
+        self.parts.caller_registrations.key(registrar, access, self.parts.data.host())
     }
 
     /// Counts a hold of this process, within its quota of blocks.

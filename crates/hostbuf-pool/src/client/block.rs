@@ -5,6 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use hostbuf_register::{Access, Registrar};
+
 use super::pool_client::PoolClient;
 use super::producer_segment::ProducerSegment;
 use crate::header::{ArrayLayout, BlockHeader, InvalidHeader};
@@ -60,6 +62,20 @@ impl Block {
         // SAFETY: the bytes are mapped, and stay so while the segment lives. No reader holds the
         // block, and no other object in this process stands for it.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
+    }
+
+    /// Returns the key by which a device of the caller accesses the bytes at
+    /// [`as_mut_ptr`](Block::as_mut_ptr). The first call for a segment registers all of its blocks
+    /// with `registrar` for `access`; the registration ends with the segment.
+    ///
+    /// # Errors
+    /// As [`Registrar::register`]; [`Error::Forked`](hostbuf_register::Error::Forked).
+    pub fn register<R: Registrar>(
+        &self,
+        registrar: &Arc<R>,
+        access: Access,
+    ) -> hostbuf_register::Result<R::Key> {
+        self.segment.register(registrar, access)
     }
 
     /// Returns the identity of the block's segment.

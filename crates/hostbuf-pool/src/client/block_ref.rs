@@ -5,7 +5,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use hostbuf_register::DeviceName;
+use hostbuf_register::{Access, DeviceName, Registrar};
 
 use super::attached_segment::SharedSegment;
 use super::pool_client::PoolClient;
@@ -92,6 +92,21 @@ impl BlockRef {
     #[must_use]
     pub fn dma(&self, device: &DeviceName) -> DmaPath {
         self.segment.dma(self.block, device)
+    }
+
+    /// Returns the key by which a device of the caller reads the content at
+    /// [`as_ptr`](BlockRef::as_ptr). The first call for a segment registers all of its blocks with
+    /// `registrar` for `access`; the registration ends with the segment.
+    ///
+    /// # Errors
+    /// As [`Registrar::register`]: the blocks are mapped shared and read-only, which RDMA devices
+    /// register from Linux 6.2 on. [`Error::Forked`](hostbuf_register::Error::Forked).
+    pub fn register<R: Registrar>(
+        &self,
+        registrar: &Arc<R>,
+        access: Access,
+    ) -> hostbuf_register::Result<R::Key> {
+        self.segment.register(registrar, access)
     }
 
     /// Ends the hold when an operation of a device has completed, such as a copy of the content. It

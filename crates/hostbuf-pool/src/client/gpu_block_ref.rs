@@ -100,14 +100,24 @@ impl GpuBlockRef {
     /// Makes all later work on `stream` wait until the GPU has completed the work that writes the
     /// content. It does not wait itself.
     ///
+    /// If the producer is killed after this call, before its GPU has written the content, or has
+    /// been killed and the broker does not know it yet, the stream waits for ever: the driver gives
+    /// no way out. A reader that must not depend on the producer asks [`is_ready`] first.
+    ///
+    /// [`is_ready`]: GpuBlockRef::is_ready
+    ///
     /// # Errors
     /// [`ReadyError::ProducerEnded`] if the producer has ended before the content was complete: the
     /// block has no valid content, and `stream` waits for nothing. [`ReadyError::Cuda`].
     pub fn wait_ready(&self, stream: &BorrowedStream) -> Result<(), ReadyError> {
-        if self.needs_event()? {
-            stream.wait(self.view().event(self.block)?)?;
+        if !self.needs_event()? {
+            return Ok(());
         }
-        Ok(())
+        match self.view().event(self.block).and_then(|event| stream.wait(event)) {
+            // The producer has completed the content meanwhile, and destroyed its events.
+            Err(_) if self.is_complete() => Ok(()),
+            result => result.map_err(ReadyError::from),
+        }
     }
 
     /// Returns whether the GPU has completed the work that writes the content. It does not wait.
@@ -115,7 +125,18 @@ impl GpuBlockRef {
     /// # Errors
     /// As [`wait_ready`](GpuBlockRef::wait_ready).
     pub fn is_ready(&self) -> Result<bool, ReadyError> {
-        Ok(!self.needs_event()? || self.view().event(self.block)?.is_complete()?)
+        if !self.needs_event()? {
+            return Ok(true);
+        }
+        match self.view().event(self.block).and_then(CudaEvent::is_complete) {
+            Err(_) if self.is_complete() => Ok(true),
+            result => result.map_err(ReadyError::from),
+        }
+    }
+
+    /// Returns whether the producer has completed all its blocks.
+    fn is_complete(&self) -> bool {
+        self.segment.table().counters().is_complete.load(Ordering::Acquire) != 0
     }
 
     /// Returns whether the content may be incomplete, and its event may be waited for.
@@ -124,8 +145,7 @@ impl GpuBlockRef {
             return Err(ReadyError::Forked);
         }
         let table = self.segment.table();
-        let is_complete = || table.counters().is_complete.load(Ordering::Acquire) != 0;
-        if is_complete() {
+        if self.is_complete() {
             return Ok(false);
         }
         if table.producer().load().is_some() {
@@ -134,7 +154,7 @@ impl GpuBlockRef {
         // No stream may wait for an event that its process will not complete any more. A producer
         // that has closed the segment in order has completed it before.
         match self.view().event(self.block).and_then(CudaEvent::is_complete) {
-            _ if is_complete() => Ok(false),
+            _ if self.is_complete() => Ok(false),
             Ok(true) => Ok(false),
             Ok(false) => Err(ReadyError::ProducerEnded { driver: None }),
             Err(error) => Err(ReadyError::ProducerEnded { driver: Some(error) }),

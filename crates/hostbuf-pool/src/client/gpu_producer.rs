@@ -6,6 +6,7 @@ use std::time::Duration;
 use hostbuf_cuda::CudaContext;
 
 use super::gpu_block::GpuBlock;
+use super::pending_take::PendingTake;
 use super::pool_client::PoolClient;
 use super::producer_segment::ProducerSegment;
 use super::take_error::TakeError;
@@ -53,6 +54,16 @@ impl GpuProducer {
     pub fn take_timeout(&self, limit: Duration) -> Result<GpuBlock, TakeError> {
         self.check()?;
         self.segment.take(Some(limit)).map(|(block, _)| self.block(block))
+    }
+
+    /// Takes a free block, for which the task waits. It works in every runtime: while tasks wait,
+    /// a thread of this crate does on their behalf. Tasks get their blocks in the order in which
+    /// they have asked. A dropped future takes none.
+    ///
+    /// # Errors
+    /// [`TakeError::Pool`].
+    pub async fn take_async(&self) -> Result<GpuBlock, TakeError> {
+        PendingTake::new(&self.segment).await.map(|number| self.block(number))
     }
 
     fn check(&self) -> Result<(), TakeError> {

@@ -7,6 +7,7 @@ mod block;
 mod block_ref;
 mod broker_link;
 mod broker_process;
+mod caller_registrations;
 mod connect;
 mod connection;
 #[cfg(feature = "cuda")]
@@ -21,6 +22,7 @@ mod gpu_producer;
 mod imported_gpu;
 #[cfg(feature = "cuda")]
 mod own_events;
+mod pending_take;
 mod pool;
 mod pool_client;
 mod pool_options;
@@ -38,6 +40,7 @@ mod segment_reader;
 mod segment_registrations;
 mod service;
 mod take_error;
+mod taker_queue;
 mod unpublished_ref;
 
 pub use acquire_error::AcquireError;

@@ -7,7 +7,7 @@ use hostbuf_cuda::{
     CudaContext, CudaError, CudaEvent, GpuAccess, MappedMemory, PhysicalMemory, VirtualRange,
 };
 
-use hostbuf_os::PrivateFd;
+use hostbuf_os::{ForkLock, PrivateFd};
 
 use super::own_events;
 use crate::error::PoolError;
@@ -52,14 +52,14 @@ impl ProducedGpu {
         let events: Vec<CudaEvent> =
             (0..geometry.blocks()).map(|_| CudaEvent::interprocess(context)).collect::<Result<_, _>>()?;
         let handles: Vec<EventHandle> = events.iter().map(CudaEvent::export).collect::<Result<_, _>>()?;
-        let events_file = write_handles(&handles, geometry)?;
+        let events_file = PrivateFd::from(write_handles(&handles, geometry)?);
         let memory = PhysicalMemory::create(context, gpu.bytes() as usize)?;
-        let memory_file = memory.export()?;
+        let memory_file = export_private(&memory)?;
         let range = VirtualRange::reserve(context, memory.bytes(), None)?;
         let mapped = range.map(memory, &[GpuAccess::read_write(context.gpu())])?;
         let events: Arc<[CudaEvent]> = events.into();
         own_events::add(key, &events);
-        Ok(ProducedGpu { events, mapped, memory_file: memory_file.into(), events_file: events_file.into() })
+        Ok(ProducedGpu { events, mapped, memory_file, events_file })
     }
 
     /// Returns the GPU's address of the first block.
@@ -92,4 +92,10 @@ impl ProducedGpu {
     pub(super) fn synchronize(&self) -> Result<(), CudaError> {
         self.events.iter().try_for_each(CudaEvent::synchronize)
     }
+}
+
+/// Exports memory by a descriptor that no forked child gets.
+fn export_private(memory: &PhysicalMemory) -> Result<PrivateFd, CudaError> {
+    let mut unforked = ForkLock::take();
+    memory.export().map(|file| unforked.keep(file))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::block::Block;
+use super::pending_take::PendingTake;
 use super::pool_client::PoolClient;
 use super::producer_segment::ProducerSegment;
 use super::take_error::TakeError;
@@ -50,6 +51,16 @@ impl Producer {
     pub fn take_timeout(&self, limit: Duration) -> Result<Block, TakeError> {
         self.check()?;
         self.segment.take(Some(limit)).map(|(block, _)| self.block(block))
+    }
+
+    /// Takes a free block, for which the task waits. It works in every runtime: while tasks wait,
+    /// a thread of this crate does on their behalf. Tasks get their blocks in the order in which
+    /// they have asked. A dropped future takes none.
+    ///
+    /// # Errors
+    /// [`TakeError::Pool`].
+    pub async fn take_async(&self) -> Result<Block, TakeError> {
+        PendingTake::new(&self.segment).await.map(|number| self.block(number))
     }
 
     fn check(&self) -> Result<(), TakeError> {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use hostbuf_os::PrivateFd;
 
@@ -14,7 +15,7 @@ use crate::segment::{DataView, SegmentGeometry, ViewAccess};
 #[derive(Debug)]
 pub(super) enum ProducerData {
     /// A memory file, and its mapping.
-    Host(DataView, PrivateFd),
+    Host(Arc<DataView>, PrivateFd),
     /// Memory of a GPU.
     #[cfg(feature = "cuda")]
     Gpu(ProducedGpu),
@@ -26,7 +27,8 @@ impl ProducerData {
     /// # Errors
     /// [`PoolError::Memory`] for a file that is not that of the segment.
     pub(super) fn map(file: PrivateFd, geometry: SegmentGeometry) -> Result<ProducerData, PoolError> {
-        Ok(ProducerData::Host(DataView::map(file.as_fd(), geometry, ViewAccess::Write)?, file))
+        let view = DataView::map(file.as_fd(), geometry, ViewAccess::Write)?;
+        Ok(ProducerData::Host(Arc::new(view), file))
     }
 
     /// Returns the address of a block.
@@ -34,8 +36,16 @@ impl ProducerData {
     /// # Panics
     /// If the blocks lie on a GPU.
     pub(super) fn block(&self, number: u32) -> NonNull<u8> {
+        self.host().block(number)
+    }
+
+    /// Returns the mapping of a memory file.
+    ///
+    /// # Panics
+    /// If the blocks lie on a GPU.
+    pub(super) fn host(&self) -> &Arc<DataView> {
         match self {
-            ProducerData::Host(view, _) => view.block(number),
+            ProducerData::Host(view, _) => view,
             #[cfg(feature = "cuda")]
             ProducerData::Gpu(_) => unreachable!("blocks on a GPU have a type of their own"),
         }
@@ -50,6 +60,17 @@ impl ProducerData {
         match self {
             ProducerData::Gpu(gpu) => gpu,
             ProducerData::Host(..) => unreachable!("blocks on the host have a type of their own"),
+        }
+    }
+
+    /// Returns whether no work of a GPU writes the last published content of a block any more.
+    #[cfg_attr(not(feature = "cuda"), allow(unused_variables, reason = "only a GPU writes later"))]
+    pub(super) fn is_written(&self, number: u32) -> bool {
+        match self {
+            ProducerData::Host(..) => true,
+            // After an error of the context nothing writes.
+            #[cfg(feature = "cuda")]
+            ProducerData::Gpu(gpu) => gpu.event(number).is_complete().unwrap_or(true),
         }
     }
 

@@ -6,22 +6,28 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_os::{FrameSocket, PrivateFd};
+use hostbuf_register::{Access, Registrar};
 
 use super::broker_link::{BrokerLink, send, unexpected};
+use super::caller_registrations::CallerRegistrations;
 use super::producer_data::ProducerData;
 use super::reader_policy::ReaderPolicy;
 use super::take_error::TakeError;
+use super::taker_queue::TakerQueue;
 use crate::clock::monotonic_ns;
 use crate::error::PoolError;
 use crate::header::BlockHeader;
 use crate::hold::{BlockState, are_unheld};
 use crate::segment::{RowView, SpaceEvent, TableView, ViewAccess};
 use crate::wire::{PoolMessage, SegmentKey, SegmentTerms};
+
+/// The interval at which a producer without a free block asks for the work of a GPU.
+const GPU_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A segment that this process writes. The block table is never read back: the state here
 /// is the producer's own.
@@ -30,6 +36,8 @@ pub(super) struct ProducerSegment {
     key: SegmentKey,
     stream: String,
     parts: ManuallyDrop<ProducerParts>,
+    /// The tasks that wait for blocks.
+    takers: TakerQueue,
     link: Weak<BrokerLink>,
 }
 
@@ -37,6 +45,7 @@ pub(super) struct ProducerSegment {
 struct ProducerParts {
     terms: SegmentTerms,
     retain: u32,
+    caller_registrations: CallerRegistrations,
     data: ProducerData,
     table: TableView,
     rows: Vec<RowView>,
@@ -47,6 +56,13 @@ struct ProducerParts {
     /// True once the broker has sealed the data file.
     ready: Mutex<bool>,
     became_ready: Condvar,
+}
+
+impl ProducerParts {
+    /// Returns whether no reader holds a block.
+    fn is_unheld(&self, number: u32) -> bool {
+        are_unheld(self.rows.iter().map(|row| row.cell(number)))
+    }
 }
 
 #[derive(Debug)]
@@ -105,6 +121,7 @@ impl ProducerSegment {
             terms,
             retain,
             rows: rows.collect::<Result<_, _>>()?,
+            caller_registrations: CallerRegistrations::default(),
             data,
             table: TableView::map(table_file.as_fd(), geometry, ViewAccess::Write)?,
             space: SpaceEvent::from_fd(space).map_err(PoolError::os("checking the event descriptor"))?,
@@ -115,7 +132,7 @@ impl ProducerSegment {
             became_ready: Condvar::new(),
         };
         let parts = ManuallyDrop::new(parts);
-        Ok(ProducerSegment { key, stream: stream.to_owned(), parts, link })
+        Ok(ProducerSegment { key, stream: stream.to_owned(), parts, takers: TakerQueue::default(), link })
     }
 
     /// Returns the identity of the segment.
@@ -150,7 +167,7 @@ impl ProducerSegment {
         retire_old(state, parts);
         let is_free = |(number, block): &(u32, &OwnBlock)| match block.state {
             BlockState::Free => true,
-            BlockState::Retired => are_unheld(parts.rows.iter().map(|row| row.cell(*number))),
+            BlockState::Retired => parts.is_unheld(*number) && parts.data.is_written(*number),
             BlockState::Writing | BlockState::Published => false,
         };
         let (number, _) = (0..).zip(&state.blocks).find(is_free)?;
@@ -169,8 +186,7 @@ impl ProducerSegment {
         if let Some(taken) = self.try_take() {
             return Ok(taken);
         }
-        let parts = &*self.parts;
-        parts.table.counters().exhausted.fetch_add(1, Ordering::Relaxed);
+        self.count_exhausted();
         // A limit beyond the range of the clock is none.
         let deadline = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
         self.count_waiting(1);
@@ -182,7 +198,7 @@ impl ProducerSegment {
             if let (Some((limit, _)), Some(Duration::ZERO)) = (deadline, left) {
                 break Err(TakeError::Timeout { limit, details: self.describe_use() });
             }
-            if let Err(error) = parts.space.wait(left) {
+            if let Err(error) = self.wait_for_space(left) {
                 break Err(PoolError::os("waiting for a free block")(error).into());
             }
         };
@@ -190,7 +206,44 @@ impl ProducerSegment {
         result
     }
 
-    fn count_waiting(&self, change: i32) {
+    /// Counts that no block was free.
+    pub(super) fn count_exhausted(&self) {
+        self.parts.table.counters().exhausted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the tasks that wait for blocks.
+    pub(super) fn takers(&self) -> &TakerQueue {
+        &self.takers
+    }
+
+    /// Waits at most `limit` until a block may be free.
+    ///
+    /// # Errors
+    /// As `poll(2)`.
+    pub(super) fn wait_for_space(&self, limit: Option<Duration>) -> io::Result<()> {
+        let limit = match self.waits_for_gpu() {
+            true => Some(limit.map_or(GPU_INTERVAL, |limit| limit.min(GPU_INTERVAL))),
+            false => limit,
+        };
+        self.parts.space.wait(limit)
+    }
+
+    /// Returns whether a block is free as soon as a GPU has written what nobody reads any more, of
+    /// which nobody tells.
+    fn waits_for_gpu(&self) -> bool {
+        let (state, parts) = (self.state(), &*self.parts);
+        (0..).zip(&state.blocks).any(|(number, block)| {
+            block.state == BlockState::Retired && parts.is_unheld(number) && !parts.data.is_written(number)
+        })
+    }
+
+    /// Ends a wait in [`wait_for_space`](ProducerSegment::wait_for_space).
+    pub(super) fn wake_takers(&self) {
+        self.parts.space.notify();
+    }
+
+    /// Counts threads that wait for a block, of which readers tell while there are any.
+    pub(super) fn count_waiting(&self, change: i32) {
         let mut state = self.state();
         state.waiting = state.waiting.saturating_add_signed(change);
         match state.waiting {
@@ -275,7 +328,8 @@ impl ProducerSegment {
     /// Returns the number of readers that have ended or detached.
     pub(super) fn departures(&self) -> u64 {
         let rows = 0..self.parts.terms.geometry.readers();
-        rows.map(|row| self.parts.table.reader(row).departures()).sum()
+        // The table may contain any numbers.
+        rows.fold(0, |sum, row| sum.wrapping_add(self.parts.table.reader(row).departures()))
     }
 
     /// Returns the blocks.
@@ -286,6 +340,21 @@ impl ProducerSegment {
     /// Returns the address of a block.
     pub(super) fn block(&self, number: u32) -> NonNull<u8> {
         self.parts.data.block(number)
+    }
+
+    /// Registers all blocks with a registrar of the caller, and returns the key.
+    ///
+    /// # Errors
+    /// As [`Registrar::register`]; [`Error::Forked`](hostbuf_register::Error::Forked).
+    pub(super) fn register<R: Registrar>(
+        &self,
+        registrar: &Arc<R>,
+        access: Access,
+    ) -> hostbuf_register::Result<R::Key> {
+        if !self.is_mapped() {
+            return Err(hostbuf_register::Error::Forked);
+        }
+        self.parts.caller_registrations.key(registrar, access, self.parts.data.host())
     }
 
     /// Returns the length of a block in bytes.

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use hostbuf_os::FrameSocket;
 use hostbuf_os::poison::IgnorePoison;
-use hostbuf_os::{ForkLock, FrameSocket, Received};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
@@ -17,6 +17,7 @@ use super::connect::{ConnectFailure, OpenConnection, connect};
 use super::connection::PoolConnection;
 use super::pool_options::PoolMode;
 use super::producer_segment::ProducerSegment;
+use crate::private_packet::PrivatePacket;
 use crate::segment::SpaceEvent;
 use crate::wire::PoolMessage;
 
@@ -93,18 +94,15 @@ fn wait(socket: &FrameSocket, stop: &SpaceEvent) -> ServiceEvent {
 
 /// Receives a message. Returns false if the connection has ended.
 fn receive(connection: &PoolConnection, socket: &FrameSocket) -> bool {
-    let mut unforked = ForkLock::take();
-    let (bytes, descriptors) = match socket.receive() {
-        Ok(Received::Packet(packet)) => packet.into_parts(),
-        Ok(Received::Nothing) => return true,
-        Ok(_) => return false,
+    let PrivatePacket { bytes, descriptors } = match PrivatePacket::receive(socket) {
+        Ok(Some(packet)) => packet,
+        Ok(None) => return true,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return false,
         Err(error) => {
             tracing::warn!(%error, "receiving from the pool's broker");
             return false;
         }
     };
-    let descriptors = descriptors.into_iter().map(|fd| unforked.keep(fd)).collect();
-    drop(unforked);
     let (request, is_last, unclaimed) = match PoolMessage::parse(&bytes) {
         Ok(PoolMessage::Granted { request, key }) => (request, true, Some((key, None))),
         Ok(PoolMessage::Attached { request, key, row, .. }) => (request, true, Some((key, Some(row)))),

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The bit of a client with a lock on the table.
+const LOCKED: u64 = 1 << 32;
+
 /// A client of a segment, in the block table. The broker writes it, so that its successor knows
 /// whom the segment belongs to.
 #[repr(C)]
@@ -10,7 +13,8 @@ pub(crate) struct ClientEntry {
     identity: AtomicU64,
     /// The hash of the client's name.
     name: AtomicU64,
-    pid: AtomicU64,
+    /// The process id, and [`LOCKED`].
+    process: AtomicU64,
     started: AtomicU64,
     pid_namespace: AtomicU64,
     /// The number of clients that had the entry and have left it.
@@ -30,13 +34,16 @@ pub(crate) struct ClientIdentity {
     pub(crate) started: u64,
     /// The inode number of the broker's PID namespace, in which `pid` is valid.
     pub(crate) pid_namespace: u64,
+    /// True if the client has a lock on the table for as long as it has the segment.
+    pub(crate) is_locked: bool,
 }
 
 impl ClientEntry {
     /// Names a client.
     pub(crate) fn set(&self, client: ClientIdentity) {
         self.name.store(client.name, Ordering::Relaxed);
-        self.pid.store(client.pid as u64, Ordering::Relaxed);
+        let locked = if client.is_locked { LOCKED } else { 0 };
+        self.process.store(u64::from(client.pid as u32) | locked, Ordering::Relaxed);
         self.started.store(client.started, Ordering::Relaxed);
         self.pid_namespace.store(client.pid_namespace, Ordering::Relaxed);
         self.identity.store(client.identity, Ordering::Release);
@@ -60,12 +67,14 @@ impl ClientEntry {
     /// Returns the client, if there is one.
     pub(crate) fn load(&self) -> Option<ClientIdentity> {
         let identity = self.identity.load(Ordering::Acquire);
+        let process = self.process.load(Ordering::Relaxed);
         (identity != 0).then(|| ClientIdentity {
             identity,
             name: self.name.load(Ordering::Relaxed),
-            pid: self.pid.load(Ordering::Relaxed) as i32,
+            pid: process as i32,
             started: self.started.load(Ordering::Relaxed),
             pid_namespace: self.pid_namespace.load(Ordering::Relaxed),
+            is_locked: process & LOCKED != 0,
         })
     }
 }

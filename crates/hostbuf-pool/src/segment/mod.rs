@@ -20,9 +20,10 @@ mod row_view;
 mod segment_file;
 mod segment_mapping;
 mod space_event;
+mod table_lock;
 mod table_view;
 
-pub(crate) use client_entry::ClientIdentity;
+pub(crate) use client_entry::{ClientEntry, ClientIdentity};
 pub(crate) use data_view::DataView;
 #[cfg(feature = "cuda")]
 pub(crate) use event_handles::{EventHandle, read_handles, write_handles};
@@ -30,4 +31,5 @@ pub(crate) use geometry::{BLOCK_UNIT, SegmentGeometry};
 pub(crate) use row_view::RowView;
 pub(crate) use segment_file::{SegmentFile, ViewAccess};
 pub(crate) use space_event::SpaceEvent;
+pub(crate) use table_lock::{is_locked, open_locked};
 pub(crate) use table_view::TableView;
