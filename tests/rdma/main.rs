@@ -7,6 +7,7 @@ mod fabric;
 mod failing_checks;
 mod leaks;
 mod machines;
+mod mirror;
 mod pair;
 mod tcp_collective;
 mod tree;

@@ -6,6 +6,8 @@ mod frame_message;
 mod frame_producer;
 mod frames;
 mod mirror_frames;
+#[cfg(feature = "rdma")]
+mod mirror_reads;
 mod shared_ring;
 
 use std::process::ExitCode;

@@ -13,10 +13,17 @@ use nix::sys::socket::{MsgFlags, recv};
 
 use hostbuf_bench_pool::Timings;
 
+#[cfg(feature = "rdma")]
+use crate::mirror_reads;
+
 /// The bytes of a frame: 1080p RGBA.
 const FRAME_BYTES: usize = 8_294_400;
 const MIRROR_PORT: u16 = 7411;
 const PLAIN_PORT: u16 = 7412;
+#[cfg(feature = "rdma")]
+const RDMA_PORT: u16 = 7413;
+#[cfg(feature = "rdma")]
+const READ_PORT: u16 = 7414;
 /// The number of blocks that both ways use in turn, on each side.
 const BLOCKS: u32 = 8;
 const ROUNDS: usize = 9;
@@ -29,7 +36,13 @@ pub(crate) fn serve(address: &str) -> Result<bool, Box<dyn Error>> {
     let address: IpAddr = address.parse()?;
     let pool = Pool::connect(PoolOptions::new("bench").mode(PoolMode::Private))?;
     let options = MirrorReceiverOptions::new().blocks(BLOCKS).block_bytes(FRAME_BYTES as u64);
-    let _receiver = MirrorReceiver::listen(&pool, (address, MIRROR_PORT), options)?;
+    let _receiver = MirrorReceiver::listen(&pool, (address, MIRROR_PORT), options.clone())?;
+    #[cfg(feature = "rdma")]
+    let device = mirror_reads::device()?;
+    #[cfg(feature = "rdma")]
+    let _by_rdma = MirrorReceiver::listen(&pool, (address, RDMA_PORT), options.rdma(device.clone()))?;
+    #[cfg(feature = "rdma")]
+    let reads = TcpListener::bind((address, READ_PORT))?;
     let listener = TcpListener::bind((address, PLAIN_PORT))?;
     println!("listening");
     let (mut stream, _) = listener.accept()?;
@@ -43,6 +56,8 @@ pub(crate) fn serve(address: &str) -> Result<bool, Box<dyn Error>> {
             part => stream.read_exact(&mut blocks[next][part..]).and_then(|()| stream.write_all(&[1]))?,
         }
     }
+    #[cfg(feature = "rdma")]
+    mirror_reads::serve(&device, &reads)?;
     Ok(true)
 }
 
@@ -67,7 +82,6 @@ pub(crate) fn send(address: &str) -> Result<bool, Box<dyn Error>> {
                 by_plain.add(sent);
             }
         }
-        let rate = |time: Duration| f64::from(FRAMES_IN_A_ROUND) / time.as_secs_f64();
         let (mirrored, sent) = (rate(by_mirror.median()), rate(by_plain.median()));
         let ratio = mirrored / sent;
         println!(
@@ -75,7 +89,61 @@ pub(crate) fn send(address: &str) -> Result<bool, Box<dyn Error>> {
         );
         reaches_bar &= ratio >= BAR;
     }
+    #[cfg(feature = "rdma")]
+    {
+        reaches_bar &= send_by_rdma(address, &pool, &producer, &mut plain)?;
+    }
     Ok(reaches_bar)
+}
+
+/// Sends frames to `address` by a mirror with RDMA and by plain TCP in turn, and prints the rates,
+/// and the rate of the bare reads of the same devices. A mirror has to reach the bar against the
+/// slower one of the rivals: it cannot be faster than its device.
+#[cfg(feature = "rdma")]
+fn send_by_rdma(
+    address: IpAddr,
+    pool: &Pool,
+    producer: &Producer,
+    plain: &mut TcpStream,
+) -> Result<bool, Box<dyn Error>> {
+    let device = mirror_reads::device()?;
+    let mut rates = Vec::new();
+    for window in [1, 4] {
+        let options = MirrorSenderOptions::new().window(window).rdma(device.clone());
+        let mirror = MirrorSender::connect((address, RDMA_PORT), options)?;
+        let frames = Frames { pool, producer, window };
+        let (mut by_mirror, mut by_plain) = (Timings::default(), Timings::default());
+        for round in 0..=ROUNDS {
+            let (mirrored, sent) = (frames.by_mirror(&mirror)?, frames.by_plain(plain)?);
+            if round > 0 {
+                by_mirror.add(mirrored);
+                by_plain.add(sent);
+            }
+        }
+        let counters = mirror.counters();
+        if counters.streamed > 0 {
+            return Err(format!("frames went by TCP: {counters:?}").into());
+        }
+        rates.push((window, rate(by_mirror.median()), rate(by_plain.median()), counters));
+    }
+    // The other side serves the reads when there is no plain connection any more.
+    plain.shutdown(std::net::Shutdown::Both)?;
+    let mut reads = connect((address, READ_PORT))?;
+    let bare = mirror_reads::measure(&device, &mut reads, FRAME_BYTES, ROUNDS * FRAMES_IN_A_ROUND as usize)?;
+    let mut reaches_bar = true;
+    for (window, mirrored, sent, counters) in rates {
+        let (to_plain, to_reads) = (mirrored / sent, mirrored / bare);
+        println!(
+            "window {window}: mirror by RDMA {mirrored:.2} frames/s, plain TCP {sent:.2} frames/s, ratio {to_plain:.3}; bare reads {bare:.2} frames/s, ratio {to_reads:.3} (bar {BAR} of the slower); {counters:?}"
+        );
+        reaches_bar &= mirrored >= BAR * sent.min(bare);
+    }
+    Ok(reaches_bar)
+}
+
+/// Returns the frames per second of a round.
+fn rate(time: Duration) -> f64 {
+    f64::from(FRAMES_IN_A_ROUND) / time.as_secs_f64()
 }
 
 /// Connects to a receiver that starts at the same time.

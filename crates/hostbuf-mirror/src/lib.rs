@@ -33,9 +33,10 @@ mod readiness;
 mod receiver;
 mod refusal;
 mod sender;
+mod time_limit;
 mod wire;
 
 pub use error::MirrorError;
 pub use receiver::{MirrorReceiver, MirrorReceiverOptions, ReceiverCounters};
 pub use refusal::MirrorRefusal;
-pub use sender::{MirrorSender, MirrorSenderOptions, PendingMirror};
+pub use sender::{MirrorSender, MirrorSenderOptions, PendingMirror, SenderCounters};

@@ -64,6 +64,11 @@
 //! # }
 //! ```
 //!
+//! # Reads
+//!
+//! A [`ReadConnection`] connects two processes that exchange their addresses by a protocol of their
+//! own, such as a mirror of pool blocks. Each of them reads memory of the other one directly.
+//!
 //! # Resources
 //!
 //! The first rank of each host does the I/O of a fabric. Each rank does the I/O of its own
@@ -86,8 +91,8 @@
 //! # Modules
 //!
 //! Imports run one way, from the last to the first: `verbs` (objects of libibverbs), `connect`
-//! (connections, and operations on them), `one_sided` (the fabric) and `messages` (channels) beside
-//! each other, and `replicate`.
+//! (connections, and operations on them), `one_sided` (the fabric), `messages` (channels) and
+//! `reads` beside each other, and `replicate`.
 
 mod connect;
 #[cfg(fuzzing)]
@@ -97,6 +102,7 @@ mod messages;
 mod one_sided;
 mod options;
 mod peer;
+mod reads;
 mod replicate;
 mod sync;
 mod verbs;
@@ -114,6 +120,10 @@ pub use one_sided::offset::Offset;
 pub use one_sided::signal::{SIGNALS, Signal};
 pub use options::FabricOptions;
 pub use peer::PeerId;
+pub use reads::read_address::ReadAddress;
+pub use reads::read_connection::ReadConnection;
+pub use reads::read_device::ReadDevice;
+pub use reads::read_error::ReadError;
 
 /// Compiles and runs the examples of the README.
 #[cfg(doctest)]

@@ -66,6 +66,9 @@ impl BlockSupply {
         {
             return Ok(producer.clone());
         }
+        // Frames that grow little by little do not need a segment each.
+        let twice = present.as_ref().map_or(0, |producer| producer.block_bytes() * 2);
+        let length = length.max(twice.min(self.options.most() / PAGE * PAGE));
         // The blocks of the segment before are free for the new one, as far as nobody reads them.
         *present = None;
         let producer = Arc::new(self.pool.producer(&self.producer_options(length))?);

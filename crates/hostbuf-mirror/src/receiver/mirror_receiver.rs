@@ -7,6 +7,7 @@ use hostbuf_os::{process, thread};
 use hostbuf_pool::Pool;
 
 use super::block_supply::BlockSupply;
+use super::frame_reads::FrameReader;
 use super::options::MirrorReceiverOptions;
 use super::peer_link::ReceiverShared;
 use super::receiver_state::{ReceiverCounters, ReceiverState};
@@ -51,8 +52,8 @@ impl MirrorReceiver {
         let stop = WakeEvent::new().map_err(MirrorError::os("opening an event descriptor"))?;
         let stop = Arc::new(stop);
         let supply = BlockSupply::new(pool.clone(), options.clone());
-        let state = Mutex::new(ReceiverState::default());
-        let shared = Arc::new(ReceiverShared { options, identity, supply, state });
+        let (state, reader) = (Mutex::new(ReceiverState::default()), FrameReader::new(&options));
+        let shared = Arc::new(ReceiverShared { options, identity, supply, reader, state });
         let (of_thread, thread_stop) = (shared.clone(), stop.clone());
         let thread =
             thread::spawn(c"hostbuf-mirror", move || accept_all(&of_thread, &listener, &thread_stop))

@@ -1,6 +1,11 @@
 //! The side of a mirror that publishes copies.
 
 mod block_supply;
+#[cfg(feature = "rdma")]
+mod frame_reads;
+#[cfg(not(feature = "rdma"))]
+#[path = "no_frame_reads.rs"]
+mod frame_reads;
 mod mirror_receiver;
 mod options;
 mod peer_link;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::MirrorError;
+use crate::time_limit::check_time;
 
 /// The options of a [`MirrorReceiver`](crate::MirrorReceiver).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +28,16 @@ pub struct MirrorReceiverOptions {
     pub timeout: Duration,
     /// The name of the stream, for people.
     pub stream: String,
+    /// The device by which the receiver reads the bytes of frames by RDMA, if the sender has one
+    /// too. `None` means that all bytes come by TCP.
+    #[cfg(feature = "rdma")]
+    pub rdma: Option<hostbuf_rdma::ReadDevice>,
 }
 
 impl MirrorReceiverOptions {
-    /// The default of [`limit`](MirrorReceiverOptions::limit).
-    pub const LIMIT: u64 = 256 << 20;
+    /// The default of [`limit`](MirrorReceiverOptions::limit). It leaves room for tables within the
+    /// default limit of a broker for one client.
+    pub const LIMIT: u64 = 240 << 20;
     /// The default of [`blocks`](MirrorReceiverOptions::blocks).
     pub const BLOCKS: u32 = 8;
     /// The default of [`connections`](MirrorReceiverOptions::connections).
@@ -51,6 +57,8 @@ impl MirrorReceiverOptions {
             connections: MirrorReceiverOptions::CONNECTIONS,
             timeout: MirrorReceiverOptions::TIMEOUT,
             stream: "mirror".into(),
+            #[cfg(feature = "rdma")]
+            rdma: None,
         }
     }
 
@@ -110,6 +118,15 @@ impl MirrorReceiverOptions {
         self
     }
 
+    /// Sets the device for RDMA. Each segment is registered once with a device, so senders and
+    /// receivers of a process should share one.
+    #[cfg(feature = "rdma")]
+    #[must_use]
+    pub fn rdma(mut self, device: hostbuf_rdma::ReadDevice) -> MirrorReceiverOptions {
+        self.rdma = Some(device);
+        self
+    }
+
     /// Returns the largest length of a frame in bytes.
     pub(super) fn most(&self) -> u64 {
         self.limit / 2
@@ -136,9 +153,10 @@ impl MirrorReceiverOptions {
                 self.most()
             ));
         }
-        if self.connections == 0 || self.timeout.is_zero() {
-            return invalid("a receiver has at least one connection, and a timeout above 0".into());
+        if self.connections == 0 {
+            return invalid("a receiver has at least one connection".into());
         }
+        check_time("timeout", self.timeout)?;
         Ok(())
     }
 }

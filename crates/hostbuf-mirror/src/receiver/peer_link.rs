@@ -8,11 +8,12 @@ use hostbuf_os::poison::IgnorePoison;
 use hostbuf_pool::Block;
 
 use super::block_supply::BlockSupply;
+use super::frame_reads::{FrameReader, FrameReads};
 use super::options::MirrorReceiverOptions;
 use super::receiver_state::ReceiverState;
 use super::timed_stream::TimedStream;
 use crate::refusal::MirrorRefusal;
-use crate::wire::{FrameRequest, HelloStatus, InvalidRecord, ReceiverHello, SenderHello};
+use crate::wire::{FrameRequest, FrameSource, HelloStatus, InvalidRecord, ReceiverHello, SenderHello};
 
 /// The objects that all connections of a receiver share.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub(super) struct ReceiverShared {
     /// The random number of the receiver.
     pub(super) identity: u128,
     pub(super) supply: BlockSupply,
+    pub(super) reader: FrameReader,
     pub(super) state: Mutex<ReceiverState>,
 }
 
@@ -72,7 +74,7 @@ impl PeerLink {
     /// # Errors
     /// [`LinkEnd`].
     pub(super) fn serve(&self) -> Result<(), LinkEnd> {
-        let (session, mut settled) = self.greet()?;
+        let (session, mut settled, mut reads) = self.greet()?;
         let most = self.shared.options.most();
         let mut record = [0; FrameRequest::SIZE];
         while self.stream.read_record(&mut record, self.shared.options.timeout)? {
@@ -80,7 +82,7 @@ impl PeerLink {
             if request.number <= settled {
                 return Err(InvalidRecord::Damaged("the numbers of frames do not rise").into());
             }
-            let received = self.receive(&request, session)?;
+            let received = self.receive(&request, session, reads.as_mut())?;
             let answer = self.shared.state().commit((session, self.connection), &request, received);
             let answer = answer.ok_or(LinkEnd::Superseded)?;
             settled = request.number;
@@ -89,9 +91,9 @@ impl PeerLink {
         Ok(())
     }
 
-    /// Exchanges the first records, and returns the session and the number of its last frame that
-    /// was answered.
-    fn greet(&self) -> Result<(u128, u64), LinkEnd> {
+    /// Exchanges the first records, and returns the session, the number of its last frame that was
+    /// answered, and the connection for reads.
+    fn greet(&self) -> Result<(u128, u64, Option<FrameReads>), LinkEnd> {
         let shared = &*self.shared;
         let mut record = [0; SenderHello::SIZE];
         self.stream.read_until(&mut record, Instant::now() + shared.options.timeout)?;
@@ -103,25 +105,28 @@ impl PeerLink {
         })?;
         let (settled, answers) =
             shared.state().begin_session(&hello, self.connection, self.stream.stream())?;
+        let reads = shared.reader.accept(&hello.reads);
         let own = ReceiverHello {
             status: HelloStatus::Accepted,
             answers: answers.len() as u32,
             receiver: shared.identity,
             settled,
             most: shared.options.most(),
+            reads: reads.as_ref().map_or([0; 28], FrameReads::endpoint),
         };
         let mut records = own.encode().to_vec();
         answers.iter().for_each(|answer| records.extend(answer.encode()));
         self.stream.write(&records)?;
-        Ok((hello.session, settled))
+        Ok((hello.session, settled, reads))
     }
 
-    /// Receives the bytes of a frame into a block. The bytes of a frame that is refused are read
-    /// too, since the next frame follows them.
+    /// Receives the bytes of a frame into a block. The bytes of a frame that is refused are taken
+    /// from the stream too, since the next frame follows them.
     fn receive(
         &self,
         request: &FrameRequest,
         session: u128,
+        reads: Option<&mut FrameReads>,
     ) -> Result<Result<Block, MirrorRefusal>, LinkEnd> {
         let shared = &*self.shared;
         let time_left = request.time_left.min(shared.options.timeout);
@@ -133,11 +138,25 @@ impl PeerLink {
         let taken = is_newer.and_then(|()| shared.supply.take(length, patience(time_left), &is_over));
         match taken {
             Ok(mut block) => {
-                self.stream.read_until(&mut block.as_mut_slice()[..length as usize], until)?;
+                match (request.source, reads) {
+                    (FrameSource::Stream, _) => {
+                        self.stream.read_until(&mut block.as_mut_slice()[..length as usize], until)?;
+                    }
+                    (FrameSource::Memory { address, remote_key }, Some(reads)) => {
+                        let limits = (self.stream.stream(), &is_over as &dyn Fn() -> bool);
+                        let (target, remote) = ((&mut block, length), (address, remote_key));
+                        shared.reader.read(reads, target, remote, until, limits)?;
+                    }
+                    (FrameSource::Memory { .. }, None) => {
+                        return Err(InvalidRecord::Damaged("a frame lies in memory without RDMA").into());
+                    }
+                }
                 Ok(Ok(block))
             }
             Err(refusal) => {
-                self.stream.discard(length, until)?;
+                if request.source == FrameSource::Stream {
+                    self.stream.discard(length, until)?;
+                }
                 Ok(Err(refusal))
             }
         }

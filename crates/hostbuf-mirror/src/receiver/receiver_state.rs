@@ -10,7 +10,7 @@ use hostbuf_pool::Block;
 use super::session::MirrorSession;
 use super::source_order::SourceOrder;
 use crate::refusal::MirrorRefusal;
-use crate::wire::{AnswerKind, FrameAnswer, FrameRequest, SenderHello};
+use crate::wire::{AnswerKind, FrameAnswer, FrameRequest, FrameSource, SenderHello};
 
 /// The number of sessions without a connection that a receiver remembers.
 const IDLE_SESSIONS: usize = 64;
@@ -29,6 +29,8 @@ pub struct ReceiverCounters {
     pub published: u64,
     /// The number of bytes that were published.
     pub bytes: u64,
+    /// The number of published frames whose bytes were read by RDMA.
+    pub read: u64,
     /// The number of frames that were refused.
     pub refused: u64,
 }
@@ -68,7 +70,10 @@ impl ReceiverState {
 
     /// Removes a connection.
     pub(super) fn remove_connection(&mut self, connection: u64, broke_the_protocol: bool) {
-        self.streams.remove(&connection);
+        // A forked child of this process may have the descriptor, and would keep the peer waiting.
+        if let Some(stream) = self.streams.remove(&connection) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
         self.counters.rejected += u64::from(broke_the_protocol);
         for session in self.sessions.values_mut().filter(|session| session.connection == connection) {
             session.stream = None;
@@ -150,6 +155,7 @@ impl ReceiverState {
             Ok(copy) => {
                 self.counters.published += 1;
                 self.counters.bytes += copy.length;
+                self.counters.read += u64::from(request.source != FrameSource::Stream);
             }
             Err(_) => self.counters.refused += 1,
         }

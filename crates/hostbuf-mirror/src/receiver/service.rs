@@ -67,13 +67,27 @@ fn begin(shared: &Arc<ReceiverShared>, mut stream: TcpStream) -> io::Result<Opti
     Ok(Some(started.inspect_err(|_| shared.state().remove_connection(number, false))?))
 }
 
+/// One of the connections that a receiver may have. It is free again after a panic, too.
+struct ConnectionSlot<'s> {
+    shared: &'s ReceiverShared,
+    connection: u64,
+    broke_the_protocol: bool,
+}
+
+impl Drop for ConnectionSlot<'_> {
+    fn drop(&mut self) {
+        self.shared.state().remove_connection(self.connection, self.broke_the_protocol);
+    }
+}
+
 fn serve(shared: &Arc<ReceiverShared>, stream: TcpStream, connection: u64) {
     let peer = stream.peer_addr().map_or_else(|_| "a peer".to_owned(), |address| address.to_string());
+    let mut slot = ConnectionSlot { shared, connection, broke_the_protocol: false };
     let served = TimedStream::new(stream, shared.options.timeout)
         .map_err(LinkEnd::Lost)
         .and_then(|stream| PeerLink::new(shared.clone(), stream, connection).serve());
-    let broke_the_protocol = matches!(served, Err(LinkEnd::Invalid(_)));
-    shared.state().remove_connection(connection, broke_the_protocol);
+    slot.broke_the_protocol = matches!(served, Err(LinkEnd::Invalid(_)));
+    drop(slot);
     match served {
         Err(LinkEnd::Invalid(why)) => tracing::warn!(peer, %why, "a mirror has ended a connection"),
         Err(LinkEnd::Lost(error)) => tracing::debug!(peer, %error, "a mirror has lost a connection"),

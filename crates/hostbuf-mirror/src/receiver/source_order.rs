@@ -78,7 +78,8 @@ mod tests {
         let layout = ArrayLayout::contiguous(ElementType::UInt8, &[1]).expect("a layout");
         let mut header = BlockHeader::new(layout);
         (header.generation, header.sequence) = (generation, sequence);
-        FrameRequest { number: 1, time_left: Duration::from_secs(1), token, header }
+        let source = crate::wire::FrameSource::Stream;
+        FrameRequest { number: 1, time_left: Duration::from_secs(1), token, header, source }
     }
 
     #[test]

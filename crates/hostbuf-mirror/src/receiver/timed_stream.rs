@@ -11,6 +11,9 @@ use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 const KEEPALIVE_SECONDS: u32 = 10;
 /// The number of questions without an answer after which the connection is lost.
 const KEEPALIVE_PROBES: u32 = 3;
+/// The time in milliseconds after which a peer that acknowledges no byte of an answer is lost. The
+/// kernel asks no questions while it repeats the answer.
+const UNACKNOWLEDGED_MS: u32 = 40_000;
 /// The time for which a read without a deadline sleeps at a time.
 const IDLE_INTERVAL: Duration = Duration::from_secs(3600);
 /// The number of bytes that are read at a time when nobody wants them.
@@ -36,6 +39,7 @@ impl TimedStream {
         setsockopt(&stream, sockopt::TcpKeepIdle, &KEEPALIVE_SECONDS)?;
         setsockopt(&stream, sockopt::TcpKeepInterval, &KEEPALIVE_SECONDS)?;
         setsockopt(&stream, sockopt::TcpKeepCount, &KEEPALIVE_PROBES)?;
+        setsockopt(&stream, sockopt::TcpUserTimeout, &UNACKNOWLEDGED_MS)?;
         Ok(TimedStream { stream })
     }
 

@@ -1,16 +1,17 @@
 //! An open connection to a receiver.
 
 use std::io::{self, IoSlice, Read};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 
 use nix::poll::PollFlags;
 use nix::sys::socket::{MsgFlags, sendmsg};
 
+use super::frame_offers::FrameOffers;
 use super::queue::{FrameQueue, QueuedFrame};
 use crate::readiness::wait;
-use crate::wire::{FrameAnswer, FrameRequest};
+use crate::wire::{FrameAnswer, FrameRequest, FrameSource};
 
 /// An open connection to a receiver.
 #[derive(Debug)]
@@ -23,12 +24,22 @@ pub(super) struct MirrorConnection {
     writing: Option<FrameWrite>,
     /// The number of the last frame that was begun, or that the receiver had before.
     begun: u64,
+    /// The frames that the receiver reads by RDMA, if it can.
+    offers: Option<FrameOffers>,
+}
+
+impl Drop for MirrorConnection {
+    fn drop(&mut self) {
+        // A forked child of this process may have the descriptor, and would keep the peer waiting.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
 }
 
 /// A frame that is being written to the socket.
 #[derive(Debug)]
 struct FrameWrite {
     frame: QueuedFrame,
+    source: FrameSource,
     request: [u8; FrameRequest::SIZE],
     /// The number of bytes of the request and of the content that are written.
     done: usize,
@@ -36,14 +47,29 @@ struct FrameWrite {
 
 impl MirrorConnection {
     /// Makes the object of a connection whose receiver has answered all frames up to `settled`.
-    pub(super) fn new(stream: TcpStream, settled: u64) -> MirrorConnection {
+    pub(super) fn new(stream: TcpStream, settled: u64, offers: Option<FrameOffers>) -> MirrorConnection {
         let answer = [0; FrameAnswer::SIZE];
-        MirrorConnection { stream, answer, arrived: 0, writing: None, begun: settled }
+        MirrorConnection { stream, answer, arrived: 0, writing: None, begun: settled, offers }
     }
 
     /// Returns the number of the last frame of which something was sent.
     pub(super) fn begun(&self) -> u64 {
         self.begun
+    }
+
+    /// Returns whether the receiver could read by RDMA, but has read nothing of what it was
+    /// offered.
+    pub(super) fn has_failed_to_read(&self) -> bool {
+        self.offers.as_ref().is_some_and(FrameOffers::has_failed)
+    }
+
+    /// Gives up a frame that was about to be sent and is not in the queue any more.
+    pub(super) fn drop_expired(&mut self, queue: &FrameQueue) {
+        self.writing.take_if(|write| {
+            let number = write.frame.number;
+            let is_queued = queue.state().first_after(number - 1).is_some_and(|first| first.number == number);
+            write.done == 0 && !is_queued
+        });
     }
 
     /// Reads answers and writes frames as far as the socket allows, and waits until it allows more,
@@ -54,7 +80,8 @@ impl MirrorConnection {
     pub(super) fn progress(&mut self, queue: &FrameQueue, until: Option<Instant>) -> Result<(), String> {
         let text = |error: io::Error| error.to_string();
         if self.writing.is_none() {
-            self.writing = queue.state().first_after(self.begun).map(FrameWrite::new);
+            let next = queue.state().first_after(self.begun).cloned();
+            self.writing = next.map(|frame| self.write_of(frame, queue));
         }
         let mut events = PollFlags::POLLIN;
         events.set(PollFlags::POLLOUT, self.writing.is_some());
@@ -69,26 +96,49 @@ impl MirrorConnection {
         Ok(())
     }
 
+    /// Makes the state of writing a frame.
+    fn write_of(&mut self, frame: QueuedFrame, queue: &FrameQueue) -> FrameWrite {
+        let offered = self.offers.as_mut().map(|offers| offers.offer(&frame));
+        let (source, is_copy) = offered.unwrap_or((FrameSource::Stream, false));
+        let counters = &mut queue.state().counters;
+        match source {
+            FrameSource::Stream => counters.streamed += 1,
+            FrameSource::Memory { .. } if is_copy => counters.copied += 1,
+            FrameSource::Memory { .. } => counters.offered += 1,
+        }
+        FrameWrite { frame, source, request: [0; FrameRequest::SIZE], done: 0 }
+    }
+
     fn write(&mut self) -> io::Result<()> {
         let Some(write) = &mut self.writing else { return Ok(()) };
-        self.begun = write.frame.number;
         if write.done == 0 {
             // The time that is left is that of the moment at which the frame is sent.
-            write.request = write.frame.request().encode();
+            write.request = write.frame.request(write.source).encode();
         }
-        let content = write.frame.block.as_slice();
+        let content = match write.source {
+            FrameSource::Stream => write.frame.block.as_slice(),
+            FrameSource::Memory { .. } => &[],
+        };
         let request = &write.request[write.done.min(FrameRequest::SIZE)..];
         let rest = &content[write.done.saturating_sub(FrameRequest::SIZE)..];
         let parts = [IoSlice::new(request), IoSlice::new(rest)];
         // A lost connection is an error, also in programs where SIGPIPE is fatal.
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         match sendmsg::<()>(self.stream.as_raw_fd(), &parts, &[], flags, None) {
-            Ok(bytes) => write.done += bytes,
+            Ok(bytes) => {
+                write.done += bytes;
+                self.begun = write.frame.number;
+            }
             Err(nix::Error::EAGAIN | nix::Error::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        write.frame.outcome.set_sent(write.done.saturating_sub(FrameRequest::SIZE) as u64);
-        if write.done == FrameRequest::SIZE + content.len() {
+        let is_written = write.done == FrameRequest::SIZE + content.len();
+        write.frame.outcome.set_sent(match write.source {
+            FrameSource::Stream => write.done.saturating_sub(FrameRequest::SIZE) as u64,
+            FrameSource::Memory { .. } if is_written => write.frame.token.length,
+            FrameSource::Memory { .. } => 0,
+        });
+        if is_written {
             self.writing = None;
         }
         Ok(())
@@ -110,22 +160,20 @@ impl MirrorConnection {
                 if !is_written || answer.number > self.begun {
                     return Err("the mirror there has answered a frame that it does not have".into());
                 }
+                if let Some(offers) = &mut self.offers {
+                    offers.end(answer.number);
+                }
                 queue.answer(answer).map_err(|error| error.to_string())?;
             }
         }
     }
 }
 
-impl FrameWrite {
-    fn new(frame: &QueuedFrame) -> FrameWrite {
-        FrameWrite { frame: frame.clone(), request: [0; FrameRequest::SIZE], done: 0 }
-    }
-}
-
 impl QueuedFrame {
     /// Returns the record in front of the frame.
-    fn request(&self) -> FrameRequest {
+    fn request(&self, source: FrameSource) -> FrameRequest {
         let time_left = self.deadline.saturating_duration_since(Instant::now());
-        FrameRequest { number: self.number, time_left, token: self.token, header: *self.block.header() }
+        let header = *self.block.header();
+        FrameRequest { number: self.number, time_left, token: self.token, header, source }
     }
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hostbuf_os::{process, thread};
-use hostbuf_pool::{Pool, Token};
+use hostbuf_pool::{AcquireError, Pool, PoolError, Token};
 
 use super::options::MirrorSenderOptions;
 use super::pending_mirror::PendingMirror;
 use super::queue::FrameQueue;
+use super::sender_counters::SenderCounters;
 use super::worker::SenderWorker;
 use crate::error::MirrorError;
 use crate::readiness::WakeEvent;
@@ -72,7 +73,13 @@ impl MirrorSender {
     /// was lost.
     #[must_use]
     pub fn connections(&self) -> u64 {
-        self.queue.state().connections
+        self.queue.state().counters.connections
+    }
+
+    /// Returns counts of connections and frames.
+    #[must_use]
+    pub fn counters(&self) -> SenderCounters {
+        self.queue.state().counters
     }
 
     /// Sends the block of a token, waits until the receiver has published its copy, and returns the
@@ -89,8 +96,13 @@ impl MirrorSender {
     /// acknowledged.
     ///
     /// # Errors
-    /// [`MirrorError::Acquire`]; [`MirrorError::Deadline`]; [`MirrorError::TooLong`].
+    /// [`MirrorError::Acquire`], also in a forked child; [`MirrorError::Deadline`];
+    /// [`MirrorError::TooLong`].
     pub fn begin(&self, pool: &Pool, token: &Token, deadline: Instant) -> Result<PendingMirror, MirrorError> {
+        if self.process != std::process::id() {
+            // The thread that sends is the parent's.
+            return Err(AcquireError::Pool(PoolError::Forked).into());
+        }
         let block = pool.acquire(token)?;
         let outcome = self.queue.add(*token, block, deadline, self.window)?;
         Ok(PendingMirror::new(*token, deadline, outcome, self.queue.clone()))

@@ -68,6 +68,8 @@ pub(super) struct Opened {
 struct Waiting<'w> {
     wake: &'w WakeEvent,
     is_closed: &'w dyn Fn() -> bool,
+    /// A function that gives up the frames whose time is over, and returns the next such time.
+    expire: &'w dyn Fn() -> Option<Instant>,
     until: Instant,
 }
 
@@ -78,7 +80,9 @@ impl Waiting<'_> {
             if (self.is_closed)() {
                 return Err(OpenFailure::Closed);
             }
-            if !wait(Some((socket.as_fd(), events)), self.wake, Some(self.until))?.is_empty() {
+            // An attempt outlives the frames: they may have less time than it needs.
+            let until = (self.expire)().map_or(self.until, |first| first.min(self.until));
+            if !wait(Some((socket.as_fd(), events)), self.wake, Some(until))?.is_empty() {
                 return Ok(());
             }
             if Instant::now() >= self.until {
@@ -123,7 +127,8 @@ impl Waiting<'_> {
     }
 }
 
-/// Connects to a receiver and exchanges the first records, at most until `until`.
+/// Connects to a receiver and exchanges the first records, at most until `until`. Meanwhile it
+/// calls `expire` for the frames that wait.
 ///
 /// # Errors
 /// [`OpenFailure`].
@@ -132,9 +137,10 @@ pub(super) fn open(
     own: SenderHello,
     wake: &WakeEvent,
     is_closed: &dyn Fn() -> bool,
+    expire: &dyn Fn() -> Option<Instant>,
     until: Instant,
 ) -> Result<Opened, OpenFailure> {
-    let waiting = Waiting { wake, is_closed, until };
+    let waiting = Waiting { wake, is_closed, expire, until };
     let stream = connect_to(address, &waiting)?;
     waiting.write(&stream, &own.encode())?;
     let hello = ReceiverHello::decode(&waiting.read(&stream)?)?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::MirrorError;
+use crate::time_limit::check_time;
 use crate::wire::MAX_WINDOW;
 
 /// The options of a [`MirrorSender`](crate::MirrorSender).
@@ -14,6 +15,10 @@ pub struct MirrorSenderOptions {
     pub window: u32,
     /// The time for which one attempt to connect may take.
     pub connect_timeout: Duration,
+    /// The device from which receivers that have one too read the bytes of frames by RDMA. `None`
+    /// means that all bytes go by TCP.
+    #[cfg(feature = "rdma")]
+    pub rdma: Option<hostbuf_rdma::ReadDevice>,
 }
 
 impl MirrorSenderOptions {
@@ -28,6 +33,8 @@ impl MirrorSenderOptions {
         MirrorSenderOptions {
             window: MirrorSenderOptions::WINDOW,
             connect_timeout: MirrorSenderOptions::CONNECT_TIMEOUT,
+            #[cfg(feature = "rdma")]
+            rdma: None,
         }
     }
 
@@ -45,6 +52,15 @@ impl MirrorSenderOptions {
         self
     }
 
+    /// Sets the device for RDMA. Each segment is registered once with a device, so senders and
+    /// receivers of a process should share one.
+    #[cfg(feature = "rdma")]
+    #[must_use]
+    pub fn rdma(mut self, device: hostbuf_rdma::ReadDevice) -> MirrorSenderOptions {
+        self.rdma = Some(device);
+        self
+    }
+
     /// Checks the values.
     ///
     /// # Errors
@@ -52,7 +68,7 @@ impl MirrorSenderOptions {
     pub(super) fn check(&self) -> Result<(), MirrorError> {
         let window = self.window;
         if (1..=MAX_WINDOW).contains(&window) {
-            return Ok(());
+            return check_time("connect_timeout", self.connect_timeout);
         }
         let what = format!("invalid window of {window} frames: expected 1 to {MAX_WINDOW}");
         Err(MirrorError::Invalid { what })

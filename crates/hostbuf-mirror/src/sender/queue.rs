@@ -9,6 +9,7 @@ use hostbuf_os::poison::IgnorePoison;
 use hostbuf_pool::{BlockRef, Token};
 
 use super::frame_outcome::FrameOutcome;
+use super::sender_counters::SenderCounters;
 use crate::error::MirrorError;
 use crate::readiness::WakeEvent;
 use crate::wire::{FrameAnswer, InvalidRecord};
@@ -40,8 +41,7 @@ pub(super) struct QueueState {
     pub(super) peer: SocketAddr,
     /// The identity of the receiver, and the largest length of a frame.
     pub(super) receiver: (u128, u64),
-    /// The number of connections that were made.
-    pub(super) connections: u64,
+    pub(super) counters: SenderCounters,
     /// The reason why there is no connection.
     pub(super) lost: Option<String>,
     pub(super) is_closed: bool,
@@ -67,7 +67,7 @@ impl FrameQueue {
             acknowledged: 0,
             peer,
             receiver: (0, u64::MAX),
-            connections: 0,
+            counters: SenderCounters::default(),
             lost: None,
             is_closed: false,
         };

@@ -2,7 +2,8 @@
 //!
 //! All records have fixed sizes, numbers in little-endian order, and end with the XXH3 hash of the
 //! bytes before. A connection begins with one hello of each side. Then the sender sends frames,
-//! each a request and the bytes of the content, and the receiver answers each frame, in order.
+//! each a request and, unless the receiver reads them by RDMA, the bytes of the content. The
+//! receiver answers each frame, in order.
 
 mod fields;
 mod frame_answer;
@@ -11,12 +12,15 @@ mod receiver_hello;
 mod sender_hello;
 
 pub(crate) use frame_answer::{AnswerKind, FrameAnswer};
-pub(crate) use frame_request::FrameRequest;
+pub(crate) use frame_request::{FrameRequest, FrameSource};
 pub(crate) use receiver_hello::{HelloStatus, ReceiverHello};
 pub(crate) use sender_hello::SenderHello;
 
 /// The version of the protocol.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+
+/// The address of one end of a connection for reads by RDMA. It is all zeros if there is none.
+pub(crate) type ReadEndpoint = [u8; 28];
 
 /// The number of answers that a receiver keeps for a session, and thus the largest window.
 pub(crate) const MAX_WINDOW: u32 = 64;

@@ -1,7 +1,7 @@
 //! The first record of a receiver.
 
 use super::fields::{check, number, part, put, seal};
-use super::{InvalidRecord, MAX_WINDOW, VERSION};
+use super::{InvalidRecord, MAX_WINDOW, ReadEndpoint, VERSION};
 
 const MAGIC: [u8; 8] = *b"hbmirack";
 
@@ -29,15 +29,17 @@ pub(crate) struct ReceiverHello {
     pub(crate) settled: u64,
     /// The largest length of a frame in bytes.
     pub(crate) most: u64,
+    /// The receiver's end of a connection for reads, if the sender has one too.
+    pub(crate) reads: ReadEndpoint,
 }
 
 impl ReceiverHello {
     /// The size of the record in bytes.
-    pub(crate) const SIZE: usize = 64;
+    pub(crate) const SIZE: usize = 88;
 
     /// Makes the record that refuses a connection.
     pub(crate) fn refusing(status: HelloStatus) -> ReceiverHello {
-        ReceiverHello { status, answers: 0, receiver: 0, settled: 0, most: 0 }
+        ReceiverHello { status, answers: 0, receiver: 0, settled: 0, most: 0, reads: [0; 28] }
     }
 
     /// Encodes the record.
@@ -50,6 +52,7 @@ impl ReceiverHello {
         put(&mut record, 32, self.settled.to_le_bytes());
         put(&mut record, 40, self.most.to_le_bytes());
         put(&mut record, 48, self.answers.to_le_bytes());
+        put(&mut record, 52, self.reads);
         seal(&mut record);
         record
     }
@@ -80,6 +83,7 @@ impl ReceiverHello {
             receiver: u128::from_le_bytes(part(record, 16)),
             settled: number(record, 32),
             most: number(record, 40),
+            reads: part(record, 52),
         })
     }
 }

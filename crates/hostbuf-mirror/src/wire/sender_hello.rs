@@ -1,7 +1,7 @@
 //! The first record of a sender.
 
 use super::fields::{check, number, part, put, seal};
-use super::{InvalidRecord, VERSION};
+use super::{InvalidRecord, ReadEndpoint, VERSION};
 
 const MAGIC: [u8; 8] = *b"hbmirror";
 
@@ -12,11 +12,13 @@ pub(crate) struct SenderHello {
     pub(crate) session: u128,
     /// The number of the last frame whose answer the sender does not need any more.
     pub(crate) answered: u64,
+    /// The sender's end of a connection for reads.
+    pub(crate) reads: ReadEndpoint,
 }
 
 impl SenderHello {
     /// The size of the record in bytes.
-    pub(crate) const SIZE: usize = 48;
+    pub(crate) const SIZE: usize = 80;
 
     /// Encodes the record.
     pub(crate) fn encode(&self) -> [u8; SenderHello::SIZE] {
@@ -25,6 +27,7 @@ impl SenderHello {
         put(&mut record, 8, VERSION.to_le_bytes());
         put(&mut record, 16, self.session.to_le_bytes());
         put(&mut record, 32, self.answered.to_le_bytes());
+        put(&mut record, 40, self.reads);
         seal(&mut record);
         record
     }
@@ -40,6 +43,7 @@ impl SenderHello {
             return Err(InvalidRecord::OtherVersion(version));
         }
         check(record, MAGIC)?;
-        Ok(SenderHello { session: u128::from_le_bytes(part(record, 16)), answered: number(record, 32) })
+        let session = u128::from_le_bytes(part(record, 16));
+        Ok(SenderHello { session, answered: number(record, 32), reads: part(record, 40) })
     }
 }

@@ -29,7 +29,7 @@ fn a_program_that_is_no_mirror_is_named_as_such() {
     let address = listener.local_addr().expect("it has an address");
     let other = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a connection");
-        std::io::Write::write_all(&mut stream, &[b'x'; 64]).expect("it reads");
+        std::io::Write::write_all(&mut stream, &[b'x'; 88]).expect("it reads");
         stream
     });
     let error = MirrorSender::connect(address, MirrorSenderOptions::new()).expect_err("no mirror");
@@ -46,9 +46,19 @@ fn invalid_options_are_refused() {
         MirrorReceiverOptions::new().block_bytes(0),
         MirrorReceiverOptions::new().block_bytes(1 << 20).limit(1 << 20),
         MirrorReceiverOptions::new().connections(0),
+        MirrorReceiverOptions::new().timeout(Duration::ZERO),
+        MirrorReceiverOptions::new().timeout(Duration::MAX),
     ] {
         let error = MirrorReceiver::listen(&there, "127.0.0.1:0", options).expect_err("it is invalid");
         assert!(matches!(error, MirrorError::Invalid { .. }), "{error}");
+    }
+    for time in [Duration::ZERO, Duration::MAX] {
+        let options = MirrorSenderOptions::new().connect_timeout(time);
+        let error = MirrorSender::connect("127.0.0.1:1", options).expect_err("it is invalid");
+        assert!(
+            matches!(&error, MirrorError::Invalid { what } if what.contains("connect_timeout")),
+            "{error}"
+        );
     }
     for window in [0, 65] {
         let error = MirrorSender::connect("127.0.0.1:1", MirrorSenderOptions::new().window(window));
@@ -60,7 +70,7 @@ fn invalid_options_are_refused() {
 fn the_connection_of_a_sender_that_was_lost_without_notice_is_replaced() {
     // The receiver sees the first connection as open: nothing comes, and no end.
     let hosts = TwoHosts::new(MirrorReceiverOptions::new());
-    let up = 48 + 336 + 1000;
+    let up = 80 + 352 + 1000;
     let proxy = CuttingProxy::start(hosts.receiver.address(), vec![(up, u64::MAX)], false);
     let (sender, producer) = (sender_to(proxy.address), hosts.producer(100_000, 4));
     let until = Instant::now() + Duration::from_millis(200);

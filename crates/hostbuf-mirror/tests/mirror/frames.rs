@@ -22,7 +22,8 @@ fn copies_are_whole_and_have_the_header_of_the_frame() {
 
 #[test]
 fn several_frames_are_on_their_way_and_are_acknowledged_in_order() {
-    let hosts = TwoHosts::new(MirrorReceiverOptions::new().blocks(16).retain(12));
+    // All copies stay: a thread may look at its own after the others have sent all of theirs.
+    let hosts = TwoHosts::new(MirrorReceiverOptions::new().blocks(96).retain(90));
     let options = MirrorSenderOptions::new().window(8);
     let sender = MirrorSender::connect(hosts.receiver.address(), options).expect("it listens");
     let producer = hosts.producer(300_000, 16);
@@ -45,7 +46,8 @@ fn several_frames_are_on_their_way_and_are_acknowledged_in_order() {
 
 #[test]
 fn threads_share_a_sender() {
-    let hosts = TwoHosts::new(MirrorReceiverOptions::new().blocks(16).retain(12));
+    // All copies stay: a thread may look at its own after the others have sent all of theirs.
+    let hosts = TwoHosts::new(MirrorReceiverOptions::new().blocks(96).retain(90));
     let sender = hosts.sender();
     std::thread::scope(|scope| {
         for thread in 0..3u64 {

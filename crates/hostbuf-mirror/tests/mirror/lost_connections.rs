@@ -10,9 +10,9 @@ use crate::cutting_proxy::{ALL, ByteBudget, CuttingProxy};
 use crate::two_hosts::{TwoHosts, pool, publish, sender_to, soon};
 
 /// The sizes of the records: the hellos of sender and receiver, a request, an answer.
-const SENDER_HELLO: u64 = 48;
-const RECEIVER_HELLO: u64 = 64;
-const REQUEST: u64 = 336;
+const SENDER_HELLO: u64 = 80;
+const RECEIVER_HELLO: u64 = 88;
+const REQUEST: u64 = 352;
 const ANSWER: u64 = 256;
 const FRAME_BYTES: u64 = 100 << 10;
 
@@ -111,6 +111,27 @@ fn a_deadline_bounds_the_attempts_to_connect_and_the_error_states_why() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let is_lost = matches!(&error, MirrorError::Deadline { lost: Some(_), sent: 0, .. });
     assert!(is_lost && error.to_string().contains("there is no connection"), "{error}");
+}
+
+#[test]
+fn frames_with_little_time_do_not_keep_the_sender_from_connecting() {
+    let hosts = TwoHosts::new(MirrorReceiverOptions::new());
+    // The first connection carries a part of a frame, and the second one nothing.
+    let budgets = vec![(SENDER_HELLO + REQUEST + 1000, u64::MAX), (0, 0)];
+    let proxy = CuttingProxy::start(hosts.receiver.address(), budgets, false);
+    let options = MirrorSenderOptions::new().connect_timeout(Duration::from_secs(1));
+    let sender = MirrorSender::connect(proxy.address, options).expect("it listens");
+    let producer = hosts.producer(FRAME_BYTES, 4);
+    for number in 0..6 {
+        let until = Instant::now() + Duration::from_millis(50);
+        let error = sender.send(&hosts.here, &publish(&producer, number), until).expect_err("no answer");
+        assert!(matches!(error, MirrorError::Deadline { .. }), "{error}");
+    }
+    // They have not ended the attempt.
+    assert_eq!(proxy.accepted(), 2);
+    let copy = sender.send(&hosts.here, &publish(&producer, 6), soon()).expect("a copy");
+    hosts.check(&copy, 6);
+    assert_eq!(proxy.accepted(), 3);
 }
 
 #[test]

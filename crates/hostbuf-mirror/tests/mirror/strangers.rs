@@ -50,13 +50,13 @@ fn first_records() -> Vec<u8> {
     let recorder = std::thread::spawn(move || {
         let (mut client, _) = listener.accept().expect("a connection");
         let mut server = TcpStream::connect(target).expect("it listens");
-        let mut records = vec![0; 48 + 336 + 4096];
-        client.read_exact(&mut records[..48]).expect("a hello");
-        server.write_all(&records[..48]).expect("it reads");
-        let mut hello = [0; 64];
+        let mut records = vec![0; 80 + 352 + 4096];
+        client.read_exact(&mut records[..80]).expect("a hello");
+        server.write_all(&records[..80]).expect("it reads");
+        let mut hello = [0; 88];
         server.read_exact(&mut hello).expect("a hello");
         client.write_all(&hello).expect("it reads");
-        client.read_exact(&mut records[48..]).expect("a frame");
+        client.read_exact(&mut records[80..]).expect("a frame");
         records
     });
     let sender = crate::two_hosts::sender_to(address);
@@ -75,9 +75,9 @@ fn garbage_ends_its_connection_and_nothing_else() {
     }
     let records = first_records();
     // A valid hello, then garbage.
-    is_ended_after(&hosts, &[&records[..48], &noise(5000, 99)].concat());
+    is_ended_after(&hosts, &[&records[..80], &noise(5000, 99)].concat());
     // Each byte of the hello and of the request is checked.
-    for at in 0..48 + 336 {
+    for at in 0..80 + 352 {
         let mut damaged = records.clone();
         damaged[at] ^= 0x10;
         is_ended_after(&hosts, &damaged);
@@ -91,7 +91,7 @@ fn peers_that_send_nothing_more_are_dropped_and_keep_no_block() {
     let options = MirrorReceiverOptions::new().timeout(Duration::from_millis(200)).blocks(2);
     let hosts = TwoHosts::new(options);
     let records = first_records();
-    for bytes in [0, 1, 47, 49, 48 + 335, 48 + 336, 48 + 336 + 4095] {
+    for bytes in [0, 1, 79, 81, 80 + 351, 80 + 352, 80 + 352 + 4095] {
         is_ended_after(&hosts, &records[..bytes]);
     }
     assert_eq!(hosts.receiver.counters().published, 0);

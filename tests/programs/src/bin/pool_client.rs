@@ -1,9 +1,10 @@
 //! A client of a pool: `pool_client NAME [BLOCKS]` connects as `HOSTBUF_POOL` states, to the broker
 //! at the abstract socket NAME, and makes a segment of that many blocks of 1 MiB. It prints a line
 //! with the kind of the pool, its identity and the broker's process, and stays until the end of
-//! its standard input.
+//! its standard input. If that contains a line, it executes `cat` in its place.
 
-use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use hostbuf_pool::{Pool, PoolOptions, ProducerOptions};
 
@@ -25,5 +26,7 @@ fn main() {
     let status = pool.status().expect("the broker answers");
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     println!("{:?} {} {}", pool.kind(), pool.id(), status["pid"]);
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    if std::io::stdin().read_line(&mut String::new()).is_ok_and(|bytes| bytes > 0) {
+        panic!("{}", Command::new("cat").exec());
+    }
 }

@@ -20,7 +20,7 @@ fn make(pool: &Pool) -> Result<Producer, BrokenPromise> {
 }
 
 /// Publishes frames, and reads each at once, until `end`. Also `other` gets them, if there is one.
-fn exchange(
+pub(crate) fn exchange(
     (producer, pool): (&Producer, &Pool),
     mut other: Option<&mut RoleProcess>,
     end: Instant,
@@ -41,7 +41,13 @@ fn exchange(
     Ok(())
 }
 
-/// Kills the broker in each round; with `all` also a reader and a producer at the same instant.
+/// Kills the processes that are left, if there are any.
+fn kill_all(others: &mut Vec<RoleProcess>) -> Result<(), BrokenPromise> {
+    others.drain(..).try_for_each(|mut other| other.kill())
+}
+
+/// Kills the broker in each round; with `all` also a reader and a producer: at the same instant,
+/// while the successor takes over, or between two deaths of brokers.
 pub(crate) fn kill(rounds: u32, mut random: RandomInstants, all: bool) -> Result<String, BrokenPromise> {
     let mut broker = BrokerProcess::start(LIMIT)?;
     let (camera, viewer) = (broker.connect("camera")?, broker.connect("viewer")?);
@@ -61,7 +67,9 @@ pub(crate) fn kill(rounds: u32, mut random: RandomInstants, all: bool) -> Result
         exchange((&producer, &viewer), others.last_mut(), end, &mut stamp)?;
         let before = (camera.id(), viewer.id());
         broker.kill()?;
-        others.iter_mut().try_for_each(RoleProcess::kill)?;
+        if random.below(2) == 0 {
+            kill_all(&mut others)?;
+        }
         // Nothing is interrupted.
         exchange((&producer, &viewer), None, Instant::now() + random.time(LIFE), &mut stamp)?;
         broker.start_again()?;
@@ -70,8 +78,10 @@ pub(crate) fn kill(rounds: u32, mut random: RandomInstants, all: bool) -> Result
         if random.below(4) == 0 {
             std::thread::sleep(random.time(LIFE));
             broker.kill()?;
+            kill_all(&mut others)?;
             broker.start_again()?;
         }
+        kill_all(&mut others)?;
         eventually("the clients have connected again", || {
             camera.id() != before.0 && viewer.id() != before.1
         })?;

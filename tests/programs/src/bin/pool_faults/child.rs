@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::broken_promise::BrokenPromise;
@@ -11,7 +11,8 @@ use crate::broken_promise::BrokenPromise;
 #[derive(Debug)]
 pub(crate) struct RoleProcess {
     child: Child,
-    pub(crate) input: ChildStdin,
+    /// The standard input, until this process closes it.
+    input: Option<ChildStdin>,
     pub(crate) output: ChildStdout,
 }
 
@@ -24,7 +25,7 @@ impl RoleProcess {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("starting a {role}: {error}"))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        let (Some(input), Some(output)) = (input, output) else { return Err("no pipes".into()) };
+        let Some(output) = output else { return Err("no pipe".into()) };
         Ok(RoleProcess { child, input, output })
     }
 
@@ -35,7 +36,12 @@ impl RoleProcess {
 
     /// Sends bytes. A process that has ended gets nothing.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> bool {
-        self.input.write_all(bytes).is_ok()
+        self.input.as_mut().is_some_and(|input| input.write_all(bytes).is_ok())
+    }
+
+    /// Receives exactly as many bytes as `bytes` has.
+    pub(crate) fn receive(&mut self, bytes: &mut [u8]) -> Result<(), BrokenPromise> {
+        self.output.read_exact(bytes).map_err(|error| format!("a process has not answered: {error}"))
     }
 
     /// Returns the process id.
@@ -47,6 +53,33 @@ impl RoleProcess {
     pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {
         // It fails only if the process has ended, which the wait shows.
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal);
+    }
+
+    /// Stops the process, and waits until it has stopped.
+    pub(crate) fn stop(&self) -> Result<(), BrokenPromise> {
+        use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+        self.signal(nix::sys::signal::Signal::SIGSTOP);
+        match waitpid(nix::unistd::Pid::from_raw(self.pid()), Some(WaitPidFlag::WUNTRACED)) {
+            Ok(WaitStatus::Stopped(..)) => Ok(()),
+            other => Err(format!("a process has not stopped: {other:?}")),
+        }
+    }
+
+    /// Lets a stopped process continue.
+    pub(crate) fn resume(&self) {
+        self.signal(nix::sys::signal::Signal::SIGCONT);
+    }
+
+    /// Closes the input of the process, and waits for its end, which must be a success.
+    pub(crate) fn end(&mut self) -> Result<(), BrokenPromise> {
+        let status = self.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("a process has failed: {status}")) }
+    }
+
+    /// Closes the input of the process, waits for its end, and returns its status.
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus, BrokenPromise> {
+        self.input = None;
+        self.child.wait().map_err(|error| error.to_string())
     }
 
     /// Kills the process and waits for its end. A process that has failed before is a failure.

@@ -7,7 +7,7 @@ use crate::child::{RoleProcess, eventually};
 use crate::test_broker::{BrokerProcess, status};
 
 /// The number of clients.
-const CLIENTS: usize = 16;
+const CLIENTS: usize = 64;
 const BLOCK_BYTES: u64 = 64 << 10;
 
 /// Lets clients ask at once in each round.

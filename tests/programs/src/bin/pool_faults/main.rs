@@ -1,7 +1,7 @@
 //! Kills the clients and the broker of a pool at random instants, and checks what is left.
 //!
 //! ```text
-//! pool_faults KIND ROUNDS [SEED]
+//! pool_faults KIND ROUNDS [SEED [SECONDS]]
 //! ```
 //!
 //! | kind | in each round |
@@ -10,8 +10,15 @@
 //! | `stopped-reader` | a reader is stopped; the producer goes on with the blocks beyond its quota |
 //! | `producer` | a producer is killed while it makes a segment or publishes; its memory is free again |
 //! | `broker` | the broker is killed, and a new one takes over while both sides go on |
-//! | `all` | the broker, the producer and the reader are killed together |
-//! | `limit` | 16 clients ask for the last bytes at once; exactly as many get them as there are |
+//! | `all` | the producer and the reader are killed with the broker, or while its successor takes over or dies |
+//! | `mirror` | a sender, a receiver or a broker of a mirror is killed; the copy of each frame is whole |
+//! | `limit` | 64 clients ask for the last bytes at once; exactly as many get them as there are |
+//! | `paused` | a reader, a producer or the broker is stopped for at least SECONDS (default 0), and goes on |
+//! | `flipped` | each byte of a table, of its rows and of a token changes while they are in use |
+//! | `garbage` | a client sends garbage, other clients' messages, and descriptors |
+//! | `crowd` | one connection; after the rounds as many at once as the broker has descriptors for |
+//! | `forked` | a reader and a producer with a forked child each are killed; nothing is kept by the children |
+//! | `trespass` | a reader writes to its block, and ends by SIGSEGV; the block is as it was |
 //!
 //! Every page of every frame has a stamp, so a torn read is noticed. The program prints one line.
 //! Exit status: 0 if everything held, 1 if something did not, with the seed of the round.
@@ -19,15 +26,25 @@
 mod broken_promise;
 mod broker_deaths;
 mod child;
+mod crowds;
+mod flipped_bytes;
+mod forked_children;
+mod garbage_messages;
+mod hello_answer;
 mod limit;
+mod mirror_deaths;
+mod paused_processes;
 mod producer_deaths;
 mod random;
 mod reader_deaths;
 mod stamps;
+mod step_roles;
 mod test_broker;
+mod trespass;
 mod victims;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use random::RandomInstants;
 
@@ -37,12 +54,14 @@ fn main() -> ExitCode {
     if let ["victim", role, rest @ ..] = &arguments[..] {
         return victims::run(role, rest);
     }
-    let (kind, rounds, seed) = match arguments[..] {
-        [kind, rounds] => (kind, rounds, "1"),
-        [kind, rounds, seed] => (kind, rounds, seed),
+    let (kind, rounds, seed, seconds) = match arguments[..] {
+        [kind, rounds] => (kind, rounds, "1", "0"),
+        [kind, rounds, seed] => (kind, rounds, seed, "0"),
+        ["paused", rounds, seed, seconds] => ("paused", rounds, seed, seconds),
         _ => return usage(),
     };
-    let (Ok(rounds), Ok(seed)) = (rounds.parse::<u32>(), seed.parse::<u64>()) else { return usage() };
+    let numbers = (rounds.parse::<u32>(), seed.parse::<u64>(), seconds.parse::<u64>());
+    let (Ok(rounds), Ok(seed), Ok(seconds)) = numbers else { return usage() };
     let random = RandomInstants::new(seed);
     let result = match kind {
         "reader" => reader_deaths::kill(rounds, random),
@@ -50,7 +69,14 @@ fn main() -> ExitCode {
         "producer" => producer_deaths::kill(rounds, random),
         "broker" => broker_deaths::kill(rounds, random, false),
         "all" => broker_deaths::kill(rounds, random, true),
+        "mirror" => mirror_deaths::kill(rounds, random),
         "limit" => limit::ask_at_once(rounds),
+        "paused" => paused_processes::pause(rounds, random, Duration::from_secs(seconds)),
+        "flipped" => flipped_bytes::flip(rounds, random),
+        "garbage" => garbage_messages::send(rounds, random),
+        "crowd" => crowds::connect(rounds, random),
+        "forked" => forked_children::kill_parents(rounds, random),
+        "trespass" => trespass::write(rounds),
         _ => return usage(),
     };
     match result {
@@ -66,6 +92,9 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: pool_faults reader|stopped-reader|producer|broker|all|limit ROUNDS [SEED]");
+    eprintln!(
+        "usage: pool_faults reader|stopped-reader|producer|broker|all|mirror|limit|paused|flipped|garbage|crowd|forked|trespass \
+         ROUNDS [SEED [SECONDS]]"
+    );
     ExitCode::from(2)
 }

@@ -11,12 +11,17 @@ impl RandomInstants {
         RandomInstants(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// Returns a number below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
+    /// Returns a number.
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Returns a number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 33) % end
     }
 
     /// Returns a time below `end`.

@@ -28,7 +28,7 @@ fn feed(producer: &Producer, reader: &mut RoleProcess, end: Instant, stamp: &mut
 }
 
 /// Takes all blocks at once, and returns the time that it took.
-fn take_all(producer: &Producer) -> Result<Duration, BrokenPromise> {
+pub(crate) fn take_all(producer: &Producer) -> Result<Duration, BrokenPromise> {
     let begun = Instant::now();
     let take = |_| producer.take_timeout(Duration::from_secs(10)).map_err(|error| error.to_string());
     // One block is retained for readers, so only the others are free.

@@ -8,19 +8,23 @@ use hostbuf_pool::{AcquireError, Broker, BrokerOptions, ProducerOptions, Token};
 use nix::sys::eventfd::EventFd;
 
 use crate::broken_promise::BrokenPromise;
-use crate::stamps;
 use crate::test_broker::connect;
-
-/// The time for which the blocks of a producer that was killed stay readable.
-const LINGER: Duration = Duration::from_millis(20);
+use crate::{forked_children, mirror_deaths, stamps, step_roles, trespass};
 
 /// Plays a role until the process is killed.
 pub(crate) fn run(role: &str, arguments: &[&str]) -> ExitCode {
     let result = match (role, arguments) {
-        ("broker", [name, limit]) => broker(name, limit),
+        ("broker", [name, limit, linger]) => broker(name, limit, linger),
         ("reader", [name]) => reader(name),
         ("producer", [name, blocks, block_bytes]) => producer(name, blocks, block_bytes),
         ("asker", [name, block_bytes]) => asker(name, block_bytes),
+        ("stepping-reader", [name]) => step_roles::read(name),
+        ("stepping-writer", [name]) => step_roles::write(name),
+        ("trespasser", [name]) => trespass::trespass(name),
+        ("forking-reader", [name]) => forked_children::read(name),
+        ("forking-producer", [name]) => forked_children::write(name),
+        ("mirror-receiver", [name, address]) => mirror_deaths::receive(name, address),
+        ("mirror-sender", [name, address]) => mirror_deaths::send(name, address),
         _ => Err(format!("no role {role} {arguments:?}")),
     };
     match result {
@@ -41,9 +45,10 @@ fn say_ready() -> Result<(), BrokenPromise> {
     output.write_all(b"r").and_then(|()| output.flush()).map_err(text)
 }
 
-fn broker(name: &str, limit: &str) -> Result<(), BrokenPromise> {
+fn broker(name: &str, limit: &str, linger: &str) -> Result<(), BrokenPromise> {
     let limit: u64 = limit.parse().map_err(text)?;
-    let options = BrokerOptions::new().name(name).limit(limit).per_client(limit).linger(LINGER);
+    let linger = Duration::from_millis(linger.parse().map_err(text)?);
+    let options = BrokerOptions::new().name(name).limit(limit).per_client(limit).linger(linger);
     let mut broker = Broker::open(&options).map_err(text)?;
     say_ready()?;
     use std::os::fd::AsFd;

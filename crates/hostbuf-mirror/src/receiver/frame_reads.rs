@@ -1,0 +1,97 @@
+//! Reading frames by RDMA.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use hostbuf_pool::Block;
+use hostbuf_rdma::{ReadAddress, ReadConnection, ReadDevice};
+use hostbuf_register::Access;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::options::MirrorReceiverOptions;
+use crate::wire::ReadEndpoint;
+
+/// The device by which a receiver reads frames, if it has one.
+#[derive(Debug)]
+pub(super) struct FrameReader {
+    device: Option<ReadDevice>,
+    /// True once the device has refused the receiver's memory.
+    is_refused: AtomicBool,
+}
+
+/// The receiver's end of a connection by which it reads frames.
+#[derive(Debug)]
+pub(super) struct FrameReads {
+    /// There is none after a read has failed.
+    connection: Option<ReadConnection>,
+    device: ReadDevice,
+}
+
+impl FrameReader {
+    /// Makes the reader for the device of the options.
+    pub(super) fn new(options: &MirrorReceiverOptions) -> FrameReader {
+        FrameReader { device: options.rdma.clone(), is_refused: AtomicBool::new(false) }
+    }
+
+    /// Makes an end of a connection to the sender's end. Returns `None` if one of them has no
+    /// device, or if the device has refused the receiver's memory before.
+    pub(super) fn accept(&self, other: &ReadEndpoint) -> Option<FrameReads> {
+        let device = self.device.as_ref().filter(|_| !self.is_refused.load(Ordering::Relaxed))?;
+        let other = ReadAddress::from_bytes(other)?;
+        let connected = device.prepare().and_then(|own| own.connect(other).map(|()| own));
+        match connected {
+            Ok(connection) => Some(FrameReads { connection: Some(connection), device: device.clone() }),
+            Err(error) => {
+                tracing::warn!(%error, "a mirror receives by TCP alone");
+                None
+            }
+        }
+    }
+
+    /// Reads the first `length` bytes of a block from the sender's memory. `is_over` tells whether
+    /// they are not wanted any more; it need not look at the stream.
+    ///
+    /// # Errors
+    /// An error ends the connection.
+    pub(super) fn read(
+        &self,
+        reads: &mut FrameReads,
+        (block, length): (&mut Block, u64),
+        remote: (u64, u32),
+        until: Instant,
+        (stream, is_over): (&TcpStream, &dyn Fn() -> bool),
+    ) -> io::Result<()> {
+        let key = block.register(reads.device.registrar(), Access::WRITE).map_err(|error| {
+            // The sender connects again, and finds that there are no reads.
+            tracing::warn!(%error, "a mirror receives by TCP alone");
+            self.is_refused.store(true, Ordering::Relaxed);
+            io::Error::other(error)
+        })?;
+        let Some(connection) = reads.connection.take() else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let bytes = &mut block.as_mut_slice()[..length as usize];
+        let is_over = || is_over() || has_ended(stream);
+        let connection = connection.read(bytes, key, remote, until, &is_over).map_err(io::Error::other)?;
+        reads.connection = Some(connection);
+        Ok(())
+    }
+}
+
+impl FrameReads {
+    /// Returns the address of this end.
+    pub(super) fn endpoint(&self) -> ReadEndpoint {
+        self.connection.as_ref().map_or([0; ReadAddress::SIZE], |own| own.address().to_bytes())
+    }
+}
+
+/// Returns whether the peer has ended the stream, also behind bytes that were not read yet.
+fn has_ended(stream: &TcpStream) -> bool {
+    let hung_up = PollFlags::from_bits_retain(libc::POLLRDHUP);
+    let mut events = [PollFd::new(stream.as_fd(), hung_up)];
+    poll(&mut events, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+}
