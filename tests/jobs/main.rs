@@ -11,6 +11,7 @@ mod broker;
 mod broker_descriptor_store;
 mod containers;
 mod debugging;
+mod departed_clients;
 mod descendants;
 mod doctor;
 mod documentation;

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf_pool::{ArrayLayout, BlockHeader, ElementType, Pool, Producer, ProducerOptions, Token};
-use hostbuf_tests::{hostbuf, run};
+use hostbuf_tests::{CommandOutput, can_simulate, hostbuf, program, root, run};
 use nix::sys::signal::Signal;
 
 use crate::arguments::one_line;
@@ -176,6 +176,44 @@ fn a_killed_broker_interrupts_no_copies() {
         sender.begin(publish(&producer, number));
         check(&viewer, &sender.line(), number);
     }
+}
+
+/// A camera on h1, its mirror to h0, and a viewer there. After the fourth frame h0 is unreachable
+/// until an attempt to connect has timed out.
+const TWO_NETWORKS: &str = r#"
+on() { local host=$1; shift; "$SIMHOSTS_RSH" "$host" "$@"; }
+broker="$HOSTBUF broker --path /run/pool >/run/broker &"
+ready="until [ -S /run/pool ]; do :; done; export HOSTBUF_POOL=/run/pool;"
+on h0 "$broker $ready exec $HOSTBUF mirror --listen 10.77.0.1:7400 --limit 128M" >&2 &
+on h1 "$broker $ready mkfifo /run/back
+    until timeout 1 bash -c ': </dev/tcp/10.77.0.1/7400' 2>/dev/null; do :; done
+    $FRAMES write /run/pool 12 </run/back |
+        { read -r limits; exec $HOSTBUF mirror --to 10.77.0.1:7400 --deadline 60; } | tee /run/back" |
+    while read -r copy; do
+        echo "$copy"
+        frame=$((frame + 1))
+        [ $frame = 4 ] || continue
+        "$SIMHOSTS_DIR/host" down h0
+        on h1 "timeout 1 bash -c ': </dev/tcp/10.77.0.1/9'" >&2
+        echo "the attempt: $?" >&2
+        "$SIMHOSTS_DIR/host" up h0
+    done |
+    on h0 "$ready $FRAMES read /run/pool 2"
+"#;
+
+#[test]
+fn a_mirror_joins_two_networks_of_which_one_is_lost_for_a_while() {
+    if !can_simulate() {
+        return;
+    }
+    let mut command = Command::new(root().join("scripts/simhosts"));
+    command.args(["2", "--", "bash", "-c", TWO_NETWORKS]);
+    command.env("HOSTBUF", hostbuf()).env("FRAMES", program("pool_frames"));
+    let outcome = CommandOutput::of(&mut command).ok();
+    assert!(outcome.stderr.contains("the attempt: 124"), "it was reachable: {outcome:?}");
+    let frames: Vec<&str> = outcome.stdout.lines().skip(1).collect();
+    let whole: Vec<String> = (0..12).map(|number| format!("{number} 0")).collect();
+    assert_eq!(frames, whole, "{outcome:?}");
 }
 
 #[test]
