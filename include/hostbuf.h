@@ -239,6 +239,19 @@ typedef struct hostbuf_cache hostbuf_cache;
 // A device for the registration of memory.
 typedef struct hostbuf_device hostbuf_device;
 
+// A block on a GPU that its producer writes. No reader has it before it is published.
+typedef struct hostbuf_gpu_block hostbuf_gpu_block;
+
+// A reader's hold on a published block on a GPU. The producer does not reuse the block while it
+// exists.
+typedef struct hostbuf_gpu_block_ref hostbuf_gpu_block_ref;
+
+// A producer of blocks on a GPU. Threads may share it.
+typedef struct hostbuf_gpu_producer hostbuf_gpu_producer;
+
+// A block that a program waits for without blocking a thread.
+typedef struct hostbuf_pending_block hostbuf_pending_block;
+
 // A connection of this process to a pool of blocks.
 typedef struct hostbuf_pool hostbuf_pool;
 
@@ -521,6 +534,10 @@ typedef struct hostbuf_block_header {
 // A function of the program that returns 0 while an operation of a device is in progress, and
 // another number once it has completed or failed. It does not wait. A thread of hostbuf calls it.
 typedef int (*hostbuf_completion_function)(void *argument);
+
+// A function of the program that is called once a block is there. It must return soon: other tasks
+// wait for the thread that calls it. It may get the block, and close the pending block.
+typedef void (*hostbuf_ready_function)(void *argument);
 
 // The options of a connection to a pool. All have defaults.
 typedef struct hostbuf_pool_options {
@@ -833,6 +850,23 @@ enum hostbuf_status hostbuf_block_ref_release_after(struct hostbuf_block_ref **b
                                                     hostbuf_completion_function is_complete,
                                                     void *argument);
 
+// Takes a free block without waiting for it. Once `hostbuf_pending_block_get` returns something
+// other than `HOSTBUF_NOTHING`, `ready(argument)` is called once, by a thread of hostbuf or before
+// this function returns. Requests get their blocks in the order in which they were made.
+enum hostbuf_status hostbuf_producer_take_async(const struct hostbuf_producer *producer,
+                                                hostbuf_ready_function ready,
+                                                void *argument,
+                                                struct hostbuf_pending_block **to);
+
+// Sets `to` to the block, or returns `HOSTBUF_NOTHING` if it is not there yet. A second call after
+// the block was returned is invalid.
+enum hostbuf_status hostbuf_pending_block_get(const struct hostbuf_pending_block *pending,
+                                              struct hostbuf_block **to);
+
+// Ends a pending block. The function is not called afterwards; a call in another thread has
+// returned. A block that nobody has got is free. A null pointer is ignored.
+void hostbuf_pending_block_close(struct hostbuf_pending_block *pending);
+
 // Connects to a pool of this user. Null `options` are the defaults.
 enum hostbuf_status hostbuf_pool_connect(const struct hostbuf_pool_options *options,
                                          struct hostbuf_pool **to);
@@ -894,6 +928,118 @@ enum hostbuf_status hostbuf_producer_try_take(const struct hostbuf_producer *pro
 enum hostbuf_status hostbuf_producer_take_timeout(const struct hostbuf_producer *producer,
                                                   uint64_t timeout_ns,
                                                   struct hostbuf_block **to);
+
+// Returns the GPU's address of the block's first byte, a multiple of 4096, for this process.
+// Returns 0 if the block is null, or in a forked child.
+uint64_t hostbuf_gpu_block_address(const struct hostbuf_gpu_block *block);
+
+// Returns the number of bytes of the block, or 0 if it is null.
+size_t hostbuf_gpu_block_size(const struct hostbuf_gpu_block *block);
+
+// Publishes a block as `hostbuf_block_publish`. All work that writes it has ended.
+enum hostbuf_status hostbuf_gpu_block_publish(struct hostbuf_gpu_block **block,
+                                              const struct hostbuf_content *content,
+                                              struct hostbuf_token *token);
+
+// Publishes a block that `stream` writes, a `CUstream` or `cudaStream_t` of the block's GPU; null
+// is the default stream. It does not wait: readers get the block at once, and their streams wait
+// for the work that `stream` has now (`hostbuf_gpu_block_ref_wait_ready`). The rest is as for
+// `hostbuf_block_publish`.
+//
+// `HOSTBUF_UNSUPPORTED`: the driver has refused the stream. The block is still the producer's.
+enum hostbuf_status hostbuf_gpu_block_publish_after(struct hostbuf_gpu_block **block,
+                                                    const struct hostbuf_content *content,
+                                                    void *stream,
+                                                    struct hostbuf_token *token);
+
+// Frees a block that is not published, and sets `*block` to null. All work that writes it has
+// ended. A null block is ignored.
+void hostbuf_gpu_block_free(struct hostbuf_gpu_block **block);
+
+// Acquires the block of a token that lies on a GPU, for reading. Its producer does not reuse the
+// block before `hostbuf_gpu_block_ref_release`. The first token of a producer finds the GPU by its
+// UUID and maps the memory of all blocks in the primary context of the GPU; no driver is loaded
+// before.
+//
+// `HOSTBUF_GONE` and `HOSTBUF_QUOTA` are as for `hostbuf_pool_acquire`. `HOSTBUF_UNSUPPORTED`:
+// there is no driver, this process does not see the GPU, or the driver has refused the memory.
+// `HOSTBUF_INVALID`: the block lies on the host, and `hostbuf_pool_acquire` acquires it.
+enum hostbuf_status hostbuf_pool_acquire_gpu(const struct hostbuf_pool *pool,
+                                             const struct hostbuf_token *token,
+                                             struct hostbuf_gpu_block_ref **to);
+
+// Returns the GPU's address of the first byte of the content, a multiple of 4096, for this
+// process. Returns 0 if `block` is null, or in a forked child.
+uint64_t hostbuf_gpu_block_ref_address(const struct hostbuf_gpu_block_ref *block);
+
+// Returns the number of bytes of the content, or 0 if `block` is null.
+size_t hostbuf_gpu_block_ref_size(const struct hostbuf_gpu_block_ref *block);
+
+// Writes the description of the content to `header`.
+enum hostbuf_status hostbuf_gpu_block_ref_header(const struct hostbuf_gpu_block_ref *block,
+                                                 struct hostbuf_block_header *header);
+
+// Makes all later work on `stream` wait until the GPU has written the content. `stream` is a
+// `CUstream` or `cudaStream_t` of the block's GPU; null is the default stream. The call itself
+// does not wait.
+//
+// `HOSTBUF_GONE`: the producer has ended before the content was complete, and the stream waits for
+// nothing. `HOSTBUF_UNSUPPORTED`: the driver has refused the stream or the producer's event.
+enum hostbuf_status hostbuf_gpu_block_ref_wait_ready(const struct hostbuf_gpu_block_ref *block,
+                                                     void *stream);
+
+// Writes to `is_ready` whether the GPU has written the content. It does not wait. The errors are
+// those of `hostbuf_gpu_block_ref_wait_ready`.
+enum hostbuf_status hostbuf_gpu_block_ref_is_ready(const struct hostbuf_gpu_block_ref *block,
+                                                   bool *is_ready);
+
+// Adds a hold on the same block, for another thread or another part of the program.
+enum hostbuf_status hostbuf_gpu_block_ref_clone(const struct hostbuf_gpu_block_ref *block,
+                                                struct hostbuf_gpu_block_ref **to);
+
+// Releases a hold when the GPU has completed all work that `stream` has now, such as a kernel that
+// reads the content, and sets `*block` to null. It does not wait. The stream is as for
+// `hostbuf_gpu_block_ref_wait_ready`. After an error the block is still held.
+enum hostbuf_status hostbuf_gpu_block_ref_release_after(struct hostbuf_gpu_block_ref **block,
+                                                        void *stream);
+
+// Releases a hold at once, and sets `*block` to null. A null block is ignored.
+void hostbuf_gpu_block_ref_release(struct hostbuf_gpu_block_ref **block);
+
+// Makes a producer with its blocks on the GPU that has the number `gpu` in this process. The first
+// call loads the driver, and uses the primary context of the GPU.
+//
+// `HOSTBUF_NO_SPACE`: the blocks would exceed a limit of the broker for GPUs.
+// `HOSTBUF_UNSUPPORTED`: there is no driver or no such GPU, or the driver has refused the memory.
+enum hostbuf_status hostbuf_pool_gpu_producer(const struct hostbuf_pool *pool,
+                                              const struct hostbuf_producer_options *options,
+                                              uint32_t gpu,
+                                              struct hostbuf_gpu_producer **to);
+
+// Closes a producer. Once its blocks are published or freed too, it waits for the work that writes
+// published blocks. Readers may read them for some seconds, and until the last of them has
+// released them. A null producer is ignored.
+void hostbuf_gpu_producer_close(struct hostbuf_gpu_producer *producer);
+
+// Returns the length of a block in bytes, or 0 if the producer is null.
+uint64_t hostbuf_gpu_producer_block_bytes(const struct hostbuf_gpu_producer *producer);
+
+// Returns the number of blocks, or 0 if the producer is null.
+uint32_t hostbuf_gpu_producer_blocks(const struct hostbuf_gpu_producer *producer);
+
+// Takes a free block, for which it waits.
+enum hostbuf_status hostbuf_gpu_producer_take(const struct hostbuf_gpu_producer *producer,
+                                              struct hostbuf_gpu_block **to);
+
+// Takes a free block without waiting. Returns `HOSTBUF_NOTHING` if there is none.
+enum hostbuf_status hostbuf_gpu_producer_try_take(const struct hostbuf_gpu_producer *producer,
+                                                  struct hostbuf_gpu_block **to);
+
+// Takes a free block, for which it waits at most `timeout_ns` nanoseconds. Returns
+// `HOSTBUF_TIMEOUT` if none became free; the message states who holds the blocks.
+enum hostbuf_status hostbuf_gpu_producer_take_timeout(const struct hostbuf_gpu_producer *producer,
+                                                      uint64_t timeout_ns,
+                                                      struct hostbuf_gpu_block **to);
 
 #ifdef __cplusplus
 }  // extern "C"

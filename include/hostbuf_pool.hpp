@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -175,6 +176,31 @@ public:
         return taken_or(hostbuf_producer_take_timeout(own_, static_cast<std::uint64_t>(left.count()), &taken), taken, HOSTBUF_TIMEOUT);
     }
 
+    /// Takes a free block, for which a thread of hostbuf waits. If the future is dropped, so is the
+    /// block.
+    std::future<block> take_async() const
+    {
+        struct request {
+            std::promise<block> promise;
+            hostbuf_pending_block *pending = nullptr;
+        };
+        const auto finish = [](void *argument) {
+            const std::unique_ptr<request> ended(static_cast<request *>(argument));
+            hostbuf_block *taken;
+            const hostbuf_status status = hostbuf_pending_block_get(ended->pending, &taken);
+            if (status == HOSTBUF_OK)
+                ended->promise.set_value(block(taken));
+            else
+                ended->promise.set_exception(std::make_exception_ptr(error(status)));
+            hostbuf_pending_block_close(ended->pending);
+        };
+        auto started = std::make_unique<request>();
+        auto result = started->promise.get_future();
+        check(hostbuf_producer_take_async(own_, finish, started.get(), &started->pending));
+        started.release();    // finish deletes it
+        return result;
+    }
+
 private:
     static std::optional<block> taken_or(hostbuf_status status, hostbuf_block *const &taken, hostbuf_status none)
     {
@@ -184,6 +210,151 @@ private:
     }
 
     hostbuf_producer *own_;
+};
+
+/// A reader's hold on a published block on a GPU. The destructor releases it at once, also if the
+/// GPU still reads the content; release_after() waits for the GPU. It may outlive its pool.
+class gpu_block_ref {
+public:
+    explicit gpu_block_ref(hostbuf_gpu_block_ref *own) noexcept : own_(own) {}
+    /// Adds a hold on the same block.
+    gpu_block_ref(const gpu_block_ref &other)
+    {
+        if (other.own_) check(hostbuf_gpu_block_ref_clone(other.own_, &own_));
+    }
+    gpu_block_ref(gpu_block_ref &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
+    gpu_block_ref &operator=(gpu_block_ref other) noexcept
+    {
+        std::swap(own_, other.own_);
+        return *this;
+    }
+    ~gpu_block_ref() { hostbuf_gpu_block_ref_release(&own_); }
+
+    /// Returns the GPU's address of the content, for this process.
+    std::uint64_t address() const noexcept { return hostbuf_gpu_block_ref_address(own_); }
+    /// Returns the number of bytes of the content.
+    std::size_t size() const noexcept { return hostbuf_gpu_block_ref_size(own_); }
+    hostbuf_gpu_block_ref *get() const noexcept { return own_; }
+
+    /// Makes all later work on `stream` (a CUstream or cudaStream_t) wait until the GPU has written
+    /// the content. Throws an error with HOSTBUF_GONE if its producer has ended before that.
+    void wait_ready(void *stream) const { check(hostbuf_gpu_block_ref_wait_ready(own_, stream)); }
+
+    /// Returns whether the GPU has written the content. It does not wait.
+    bool is_ready() const
+    {
+        bool ready;
+        check(hostbuf_gpu_block_ref_is_ready(own_, &ready));
+        return ready;
+    }
+
+    /// Releases the hold when the GPU has completed all work that `stream` has now. It does not
+    /// wait.
+    void release_after(void *stream) { check(hostbuf_gpu_block_ref_release_after(&own_, stream)); }
+
+    hostbuf_block_header header() const
+    {
+        hostbuf_block_header header = HOSTBUF_BLOCK_HEADER_INIT;
+        check(hostbuf_gpu_block_ref_header(own_, &header));
+        return header;
+    }
+
+private:
+    hostbuf_gpu_block_ref *own_ = nullptr;
+};
+
+/// A block on a GPU that its producer writes. The destructor frees it unless it was published; all
+/// work that writes it has ended then. It may outlive its producer and its pool.
+class gpu_block {
+public:
+    explicit gpu_block(hostbuf_gpu_block *own) noexcept : own_(own) {}
+    gpu_block(gpu_block &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
+    gpu_block &operator=(gpu_block &&other) noexcept
+    {
+        std::swap(own_, other.own_);
+        return *this;
+    }
+    ~gpu_block() { hostbuf_gpu_block_free(&own_); }
+
+    /// Returns the GPU's address of the first byte, for this process.
+    std::uint64_t address() const noexcept { return hostbuf_gpu_block_address(own_); }
+    std::size_t size() const noexcept { return hostbuf_gpu_block_size(own_); }
+    /// Returns false once the block is published.
+    explicit operator bool() const noexcept { return own_ != nullptr; }
+    hostbuf_gpu_block *get() const noexcept { return own_; }
+
+    /// Publishes the content after the work that `stream` (a CUstream or cudaStream_t) has now, and
+    /// returns its token. It does not wait. After an exception the block is not published.
+    hostbuf_token publish_after(void *stream, const hostbuf_content &content = HOSTBUF_CONTENT_INIT)
+    {
+        hostbuf_token token;
+        check(hostbuf_gpu_block_publish_after(&own_, &content, stream, &token));
+        return token;
+    }
+
+    /// Publishes the content. All work that writes it has ended.
+    hostbuf_token publish(const hostbuf_content &content = HOSTBUF_CONTENT_INIT)
+    {
+        hostbuf_token token;
+        check(hostbuf_gpu_block_publish(&own_, &content, &token));
+        return token;
+    }
+
+private:
+    hostbuf_gpu_block *own_;
+};
+
+/// A producer of blocks on a GPU. The destructor waits for the work that writes published blocks,
+/// unless blocks that are not published outlive it.
+class gpu_producer {
+public:
+    explicit gpu_producer(hostbuf_gpu_producer *own) noexcept : own_(own) {}
+    gpu_producer(gpu_producer &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
+    gpu_producer &operator=(gpu_producer &&other) noexcept
+    {
+        std::swap(own_, other.own_);
+        return *this;
+    }
+    ~gpu_producer() { hostbuf_gpu_producer_close(own_); }
+
+    std::uint64_t block_bytes() const noexcept { return hostbuf_gpu_producer_block_bytes(own_); }
+    std::uint32_t blocks() const noexcept { return hostbuf_gpu_producer_blocks(own_); }
+    hostbuf_gpu_producer *get() const noexcept { return own_; }
+
+    /// Takes a free block, for which it waits.
+    gpu_block take() const
+    {
+        hostbuf_gpu_block *taken;
+        check(hostbuf_gpu_producer_take(own_, &taken));
+        return gpu_block(taken);
+    }
+
+    /// Takes a free block, if there is one.
+    std::optional<gpu_block> try_take() const
+    {
+        hostbuf_gpu_block *taken;
+        return taken_or(hostbuf_gpu_producer_try_take(own_, &taken), taken, HOSTBUF_NOTHING);
+    }
+
+    /// Takes a free block, if one becomes free within `limit`, as producer::take_for().
+    template <class Rep, class Period>
+    std::optional<gpu_block> take_for(std::chrono::duration<Rep, Period> limit) const
+    {
+        using std::chrono::nanoseconds;
+        const auto left = limit > limit.zero() ? std::chrono::duration_cast<nanoseconds>(limit) : nanoseconds(0);
+        hostbuf_gpu_block *taken;
+        return taken_or(hostbuf_gpu_producer_take_timeout(own_, static_cast<std::uint64_t>(left.count()), &taken), taken, HOSTBUF_TIMEOUT);
+    }
+
+private:
+    static std::optional<gpu_block> taken_or(hostbuf_status status, hostbuf_gpu_block *const &taken, hostbuf_status none)
+    {
+        if (status == none) return std::nullopt;
+        check(status);
+        return std::optional<gpu_block>(std::in_place, taken);
+    }
+
+    hostbuf_gpu_producer *own_;
 };
 
 /// A connection to a pool of blocks. It ends with its last producer and its last block.
@@ -233,6 +404,23 @@ public:
         hostbuf_block_ref *held;
         check(hostbuf_pool_acquire(own_, &token, &held));
         return block_ref(held);
+    }
+
+    /// Makes a producer of blocks on the GPU with the number `gpu` in this process.
+    hostbuf::gpu_producer gpu_producer(const hostbuf_producer_options &options, std::uint32_t gpu = 0) const
+    {
+        hostbuf_gpu_producer *made;
+        check(hostbuf_pool_gpu_producer(own_, &options, gpu, &made));
+        return hostbuf::gpu_producer(made);
+    }
+
+    /// Acquires the block of a token that lies on a GPU. Throws an error with HOSTBUF_UNSUPPORTED
+    /// if this process does not see the GPU, and with HOSTBUF_INVALID for a block on the host.
+    gpu_block_ref acquire_gpu(const hostbuf_token &token) const
+    {
+        hostbuf_gpu_block_ref *held;
+        check(hostbuf_pool_acquire_gpu(own_, &token, &held));
+        return gpu_block_ref(held);
     }
 
     void skip(const hostbuf_token &token) const { check(hostbuf_pool_skip(own_, &token)); }

@@ -12,6 +12,14 @@ mod pool;
 mod pool_block;
 mod pool_dlpack;
 mod pool_error;
+#[cfg(feature = "cuda")]
+mod pool_gpu;
+#[cfg(feature = "cuda")]
+mod pool_gpu_block;
+#[cfg(feature = "cuda")]
+mod pool_gpu_ref;
+#[cfg(feature = "cuda")]
+mod pool_gpu_stream;
 mod pool_memory;
 mod pool_owner;
 mod register;
@@ -43,6 +51,8 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pool::ProducerHandle>()?;
     module.add_class::<pool_block::BlockHandle>()?;
     module.add_class::<pool_block::BlockRefHandle>()?;
+    #[cfg(feature = "cuda")]
+    pool_gpu::add_to(module)?;
     module.add_function(wrap_pyfunction!(pool::element_type, module)?)?;
     module.add_function(wrap_pyfunction!(pool::typestr, module)?)?;
     module.add_function(wrap_pyfunction!(pool::parse_token, module)?)?;

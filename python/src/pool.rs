@@ -14,7 +14,7 @@ use crate::pool_error::{acquire_raised, invalid, pool_raised, take_raised};
 use crate::pool_owner::{AcquiredBlock, WritableBlock};
 
 /// The name of an element type, the extents, and the strides in bytes.
-type LayoutFields = (String, Vec<u64>, Option<Vec<i64>>);
+pub type LayoutFields = (String, Vec<u64>, Option<Vec<i64>>);
 
 /// The fields of a token: pool, segment, block, generation, length.
 type TokenFields = (String, u32, u32, u64, u64);
@@ -53,7 +53,11 @@ pub struct PoolHandle {
 }
 
 impl PoolHandle {
-    fn open(&self) -> PyResult<library::Pool> {
+    /// Returns the connection.
+    ///
+    /// # Errors
+    /// `ValueError` if it is closed.
+    pub fn open(&self) -> PyResult<library::Pool> {
         let held = self.pool.lock().ignore_poison();
         held.clone().ok_or_else(|| PyValueError::new_err("the pool is closed"))
     }
@@ -168,7 +172,7 @@ impl ProducerHandle {
 }
 
 /// Returns the layout of an array at the beginning of a block. Without one it is the whole block.
-fn array_layout(py: Python<'_>, given: Option<LayoutFields>, block_bytes: u64) -> PyResult<ArrayLayout> {
+pub fn array_layout(py: Python<'_>, given: Option<LayoutFields>, block_bytes: u64) -> PyResult<ArrayLayout> {
     let made = match given {
         None => ArrayLayout::contiguous(ElementType::Opaque, &[block_bytes]),
         Some((name, shape, strides)) => {
@@ -182,6 +186,30 @@ fn array_layout(py: Python<'_>, given: Option<LayoutFields>, block_bytes: u64) -
     };
     made.and_then(|layout| layout.check_bounds(block_bytes).map(|()| layout))
         .map_err(|error| invalid(py, format!("invalid array in a block: {error}")))
+}
+
+/// Takes a free block, for which it waits at most the first of `limits` in seconds. Without a block
+/// it returns `None`, or raises an error that states the second one.
+pub fn take_block<B: Send>(
+    py: Python<'_>,
+    limits: (f64, Option<f64>),
+    try_take: impl FnOnce() -> Result<Option<B>, TakeError>,
+    take_timeout: impl FnOnce(Duration) -> Result<B, TakeError> + Send,
+) -> PyResult<Option<B>> {
+    let (wait, limit) = (seconds(py, "timeout", limits.0)?, limits.1);
+    let taken = match try_take() {
+        Ok(None) if !wait.is_zero() || limit.is_some() => py.detach(|| take_timeout(wait)).map(Some),
+        other => other,
+    };
+    match (taken, limit) {
+        (Ok(None) | Err(TakeError::Timeout { .. }), None) => Ok(None),
+        (Ok(block), _) => Ok(block),
+        (Err(TakeError::Timeout { details, .. }), Some(limit)) => {
+            let limit = seconds(py, "timeout", limit)?;
+            Err(take_raised(py, TakeError::Timeout { limit, details }))
+        }
+        (Err(error), _) => Err(take_raised(py, error)),
+    }
 }
 
 #[pymethods]
@@ -198,25 +226,13 @@ impl ProducerHandle {
     ) -> PyResult<Option<BlockHandle>> {
         let held = self.open()?;
         let layout = array_layout(py, layout, held.producer.block_bytes())?;
-        let wait = seconds(py, "timeout", wait)?;
-        let taken = match held.producer.try_take() {
-            Ok(None) if !wait.is_zero() || limit.is_some() => {
-                py.detach(|| held.producer.take_timeout(wait)).map(Some)
-            }
-            other => other,
-        };
-        match (taken, limit) {
-            (Ok(None) | Err(TakeError::Timeout { .. }), None) => Ok(None),
-            (Ok(block), _) => Ok(block.map(|block| {
-                let block = WritableBlock::new(block, held.pool.clone());
-                BlockHandle::new(Arc::new(block), layout)
-            })),
-            (Err(TakeError::Timeout { details, .. }), Some(limit)) => {
-                let limit = seconds(py, "timeout", limit)?;
-                Err(take_raised(py, TakeError::Timeout { limit, details }))
-            }
-            (Err(error), _) => Err(take_raised(py, error)),
-        }
+        let producer = &held.producer;
+        let taken =
+            take_block(py, (wait, limit), || producer.try_take(), |wait| producer.take_timeout(wait))?;
+        Ok(taken.map(|block| {
+            let block = WritableBlock::new(block, held.pool.clone());
+            BlockHandle::new(Arc::new(block), layout)
+        }))
     }
 
     fn block_bytes(&self) -> PyResult<u64> {

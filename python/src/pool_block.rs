@@ -90,22 +90,8 @@ impl BlockHandle {
     ) -> PyResult<Bound<'py, PyBytes>> {
         // The state is that of the block until then.
         drop(self.writable(py)?);
-        let layout = match (self.layout.element(), length) {
-            (ElementType::Opaque, Some(length)) => ArrayLayout::contiguous(ElementType::Opaque, &[length])
-                .map_err(|error| invalid(py, error.to_string()))?,
-            _ => self.layout,
-        };
-        let mut header = BlockHeader::new(layout);
-        (header.frame, header.captured_ns) = (frame, captured_ns);
-        if let Some(length) = length {
-            header.length = length;
-        }
-        let most = BlockHeader::USER_DATA_SIZE;
-        let Some(place) = header.user_data.get_mut(..user_data.len()) else {
-            let size = user_data.len();
-            return Err(invalid(py, format!("invalid user_data of {size} bytes: expected at most {most}")));
-        };
-        place.copy_from_slice(user_data);
+        let content = ContentFields { length, frame, captured_ns, user_data };
+        let header = content_header(py, &self.layout, &content)?;
         let mut state = self.state.lock().ignore_poison();
         let WriteState::Writing(block) = std::mem::replace(&mut *state, WriteState::Published) else {
             return Err(PyValueError::new_err("another thread publishes the block"));
@@ -139,13 +125,55 @@ impl BlockHandle {
     }
 }
 
-fn fields(layout: &ArrayLayout) -> (&'static str, Vec<u64>, Vec<i64>) {
+/// The fields that a producer adds to the description of an array.
+pub struct ContentFields<'a> {
+    pub length: Option<u64>,
+    pub frame: u64,
+    pub captured_ns: Option<u64>,
+    pub user_data: &'a [u8],
+}
+
+/// Returns the header of the content of a block whose array has a layout.
+pub fn content_header(
+    py: Python<'_>,
+    layout: &ArrayLayout,
+    content: &ContentFields<'_>,
+) -> PyResult<BlockHeader> {
+    let layout = match (layout.element(), content.length) {
+        (ElementType::Opaque, Some(length)) => ArrayLayout::contiguous(ElementType::Opaque, &[length])
+            .map_err(|error| invalid(py, error.to_string()))?,
+        _ => *layout,
+    };
+    let mut header = BlockHeader::new(layout);
+    (header.frame, header.captured_ns) = (content.frame, content.captured_ns);
+    if let Some(length) = content.length {
+        header.length = length;
+    }
+    let (most, size) = (BlockHeader::USER_DATA_SIZE, content.user_data.len());
+    let Some(place) = header.user_data.get_mut(..size) else {
+        return Err(invalid(py, format!("invalid user_data of {size} bytes: expected at most {most}")));
+    };
+    place.copy_from_slice(content.user_data);
+    Ok(header)
+}
+
+/// The name of an element type, the extents and the strides.
+pub type ArrayFields = (&'static str, Vec<u64>, Vec<i64>);
+
+/// Returns the fields of a layout.
+pub fn fields(layout: &ArrayLayout) -> ArrayFields {
     (layout.element().name(), layout.shape().to_vec(), layout.strides().to_vec())
 }
 
 /// The length, the generation, the sequence number, the times of publication and capture, and the
 /// frame number.
-type HeaderNumbers = (u64, u64, u64, u64, Option<u64>, u64);
+pub type HeaderNumbers = (u64, u64, u64, u64, Option<u64>, u64);
+
+/// Returns the numbers of a header.
+pub fn numbers(header: &BlockHeader) -> HeaderNumbers {
+    let times = (header.published_ns, header.captured_ns);
+    (header.length, header.generation, header.sequence, times.0, times.1, header.frame)
+}
 
 /// A hold on a published block, until it is released.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
@@ -178,9 +206,7 @@ impl BlockRefHandle {
     }
 
     fn numbers(&self) -> HeaderNumbers {
-        let header = &self.header;
-        let times = (header.published_ns, header.captured_ns);
-        (header.length, header.generation, header.sequence, times.0, times.1, header.frame)
+        numbers(&self.header)
     }
 
     fn user_data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {

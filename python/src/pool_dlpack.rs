@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "a capsule is a pointer to a structure of C")]
 
+use std::any::Any;
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 
@@ -12,6 +13,8 @@ use pyo3::prelude::*;
 use crate::pool_owner::{ViewOwner, exported};
 
 const CPU: i32 = 1;
+#[cfg(feature = "cuda")]
+const CUDA: i32 = 2;
 /// The version of the structures, whose element types include numbers of 8 bits.
 const VERSION: [u32; 2] = [1, 1];
 const READ_ONLY: u64 = 1;
@@ -50,12 +53,43 @@ struct VersionedTensor {
     tensor: TensorView,
 }
 
+/// The memory of an array.
+pub struct TensorMemory {
+    address: u64,
+    /// The kind and the number of the device.
+    device: (i32, i32),
+    flags: u64,
+    /// The object that keeps the memory.
+    owner: Box<dyn Any + Send>,
+}
+
+impl From<ViewOwner> for TensorMemory {
+    fn from(owner: ViewOwner) -> TensorMemory {
+        let flags = match &owner {
+            ViewOwner::Held(_) => READ_ONLY,
+            ViewOwner::Copy(_) => IS_COPIED,
+            ViewOwner::Writable(_) => 0,
+        };
+        let address = owner.address() as u64;
+        TensorMemory { address, device: (CPU, 0), flags, owner: Box::new(owner) }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl TensorMemory {
+    /// Describes memory of a GPU that `owner` keeps.
+    pub fn on_gpu(address: u64, gpu: u32, is_read_only: bool, owner: Box<dyn Any + Send>) -> TensorMemory {
+        let flags = if is_read_only { READ_ONLY } else { 0 };
+        TensorMemory { address, device: (CUDA, gpu as i32), flags, owner }
+    }
+}
+
 /// A structure of DLPack and what it refers to.
 struct Exported<T> {
     managed: T,
     _shape: Box<[i64]>,
     _strides: Box<[i64]>,
-    _owner: ViewOwner,
+    _owner: Box<dyn Any + Send>,
 }
 
 /// A structure that a capsule passes to its consumer.
@@ -123,7 +157,7 @@ unsafe extern "C" fn end<T: Managed>(object: *mut ffi::PyObject) {
 
 fn capsule<'py, T: Managed>(
     py: Python<'py>,
-    owner: ViewOwner,
+    memory: TensorMemory,
     layout: &ArrayLayout,
 ) -> PyResult<Bound<'py, PyAny>> {
     let layout = exported(layout);
@@ -132,15 +166,11 @@ fn capsule<'py, T: Managed>(
     let mut shape: Box<[i64]> = layout.shape().iter().map(|&extent| extent as i64).collect();
     let item = element.size_bytes() as i64;
     let mut strides: Box<[i64]> = layout.strides().iter().map(|stride| stride / item).collect();
-    let flags = match &owner {
-        ViewOwner::Held(_) => READ_ONLY,
-        ViewOwner::Copy(_) => IS_COPIED,
-        ViewOwner::Writable(_) => 0,
-    };
+    let TensorMemory { address, device, flags, owner } = memory;
     let tensor = TensorView {
-        data: owner.address() as *mut c_void,
-        device_type: CPU,
-        device_id: 0,
+        data: address as *mut c_void,
+        device_type: device.0,
+        device_id: device.1,
         dimensions: shape.len() as i32,
         code,
         bits,
@@ -164,12 +194,12 @@ fn capsule<'py, T: Managed>(
 /// array is read-only.
 pub fn dlpack<'py>(
     py: Python<'py>,
-    owner: ViewOwner,
+    memory: impl Into<TensorMemory>,
     layout: &ArrayLayout,
     versioned: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     match versioned {
-        true => capsule::<VersionedTensor>(py, owner, layout),
-        false => capsule::<LegacyTensor>(py, owner, layout),
+        true => capsule::<VersionedTensor>(py, memory.into(), layout),
+        false => capsule::<LegacyTensor>(py, memory.into(), layout),
     }
 }

@@ -33,6 +33,7 @@ pub fn pool_raised(py: Python<'_>, error: PoolError) -> PyErr {
         PoolError::Forked => "Forked",
         PoolError::Memory(error) => return raised(py, error),
         PoolError::Os { doing, source } => return raised(py, Error::Os { doing, source }),
+        PoolError::Gpu(_) => "Gpu",
         _ => "Other",
     };
     of_kind(py, kind, message, &[])
@@ -46,7 +47,13 @@ pub fn take_raised(py: Python<'_>, error: TakeError) -> PyErr {
 }
 
 pub fn acquire_raised(py: Python<'_>, error: AcquireError) -> PyErr {
-    let message = error.to_string();
+    let message = match &error {
+        AcquireError::OnGpu { gpu } => {
+            format!("the block lies on {gpu}: use Pool.acquire_gpu() in a process that sees this GPU")
+        }
+        AcquireError::OnHost => "the block lies on the host: use Pool.acquire()".to_owned(),
+        error => error.to_string(),
+    };
     let kind = match error {
         AcquireError::InvalidToken(_) => "InvalidToken",
         AcquireError::Gone => "Gone",
@@ -54,10 +61,29 @@ pub fn acquire_raised(py: Python<'_>, error: AcquireError) -> PyErr {
         AcquireError::OutOfRange => "OutOfRange",
         AcquireError::Quota { quota } => return of_kind(py, "Quota", message, &[("quota", quota.into())]),
         AcquireError::InvalidHeader(_) => "InvalidHeader",
+        AcquireError::OnGpu { .. } => "OnGpu",
+        AcquireError::OnHost => "OnHost",
+        AcquireError::Gpu(_) => "Gpu",
         AcquireError::Pool(error) => return pool_raised(py, error),
         _ => "Other",
     };
     of_kind(py, kind, message, &[])
+}
+
+/// Returns the exception for an error of the driver.
+#[cfg(feature = "cuda")]
+pub fn gpu_raised(py: Python<'_>, error: &hostbuf_cuda::CudaError) -> PyErr {
+    of_kind(py, "Gpu", error.to_string(), &[])
+}
+
+#[cfg(feature = "cuda")]
+pub fn ready_raised(py: Python<'_>, error: &hostbuf_pool::ReadyError) -> PyErr {
+    let kind = match error {
+        hostbuf_pool::ReadyError::ProducerEnded { .. } => "ProducerEnded",
+        hostbuf_pool::ReadyError::Forked => "Forked",
+        _ => "Gpu",
+    };
+    of_kind(py, kind, error.to_string(), &[])
 }
 
 /// Returns the exception for a description of an array or of a content that a block cannot have.

@@ -9,6 +9,7 @@ from multiprocessing.shared_memory import SharedMemory
 
 import hostbuf
 import numpy as np
+from gpu_blocks import GpuBlocks  # noqa: F401 (its tests run here, too)
 
 try:
     import cupy
@@ -99,6 +100,46 @@ class Gpu(unittest.TestCase):
                 except BufferError:
                     time.sleep(0.01)
             shared.unlink()
+
+    @unittest.skipIf(cupy is None, "there is no CuPy")
+    def test_cupy_writes_and_reads_blocks(self) -> None:
+        pool = hostbuf.Pool("test", mode="private")
+        with pool.gpu_producer(shape=(1000, 1000), dtype="f4") as producer:
+            stream = cupy.cuda.Stream(non_blocking=True)
+            for number in range(20):
+                with stream, producer.block() as block:
+                    array = cupy.asarray(block)
+                    array[:] = number
+                    del array
+                    token = block.publish_after(stream)
+                reader = cupy.cuda.Stream(non_blocking=True)
+                with reader, pool.acquire_gpu(token) as held:
+                    held.wait_ready(reader)
+                    total = cupy.asarray(held).sum(dtype="f8")
+                    held.release_after(reader)
+                    self.assertEqual(float(total), number * 1e6)
+
+    @unittest.skipIf(torch is None, "there is no PyTorch")
+    def test_torch_writes_and_reads_blocks(self) -> None:
+        pool = hostbuf.Pool("test", mode="private")
+        with pool.gpu_producer(shape=(1000, 1000), dtype="f4") as producer:
+            stream = torch.cuda.Stream()
+            for number in range(20):
+                with torch.cuda.stream(stream), producer.block() as block:
+                    tensor = torch.from_dlpack(block) if number % 2 else block.torch()
+                    self.assertEqual((tensor.data_ptr(), tensor.device.type), (block.address, "cuda"))
+                    tensor.fill_(number)
+                    del tensor
+                    token = block.publish_after(stream)
+                reader = torch.cuda.Stream()
+                with torch.cuda.stream(reader), pool.acquire_gpu(token) as held:
+                    tensor = held.torch()
+                    total = tensor.double().sum()
+                    del tensor
+                    held.release_after(reader)
+                    self.assertEqual(float(total), number * 1e6)
+        with self.assertRaises(hostbuf.InvalidError):
+            hostbuf.dma(torch.empty(8, device="cuda"))
 
     @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_the_cache(self) -> None:

@@ -214,7 +214,7 @@ class Adopting(unittest.TestCase):
             (ValueError, "only be read", lambda: hostbuf.dma(b"text", "mlock", writable=True)),
             (BufferError, "contiguous", lambda: hostbuf.dma(memoryview(array.array("i", [1, 2, 3]))[::2], "mlock")),
             (hostbuf.InvalidError, "not a device", lambda: hostbuf.dma(read_only, "disk")),
-            (TypeError, "a stream or an event", lambda: hostbuf.dma(read_only, "mlock").release_after(7)),
+            (TypeError, "a stream or an event", lambda: hostbuf.dma(read_only, "mlock").release_after("7")),
         ]:
             with self.subTest(words=words), self.assertRaisesRegex(kind, words):
                 call()

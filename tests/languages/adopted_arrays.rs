@@ -1,9 +1,8 @@
 //! `hostbuf.dma` in Python with a fake driver of a GPU, whose addresses are those of the host.
 
-use std::os::unix::fs::symlink;
+use hostbuf_tests::CommandOutput;
 
-use hostbuf_tests::{CommandOutput, Scratch, fixture};
-
+use crate::gpu_blocks::fake_driver;
 use crate::python::{python, strict};
 
 /// A script that prints the layout of an array in shared memory, adopted for reading and for
@@ -41,12 +40,7 @@ finally:
 /// Runs the script with the fake driver, and returns the lines of its output.
 fn frames(registers_read_only: &str) -> Option<Vec<String>> {
     let python = python()?;
-    let folder = Scratch::new("adopted-arrays");
-    let driver =
-        fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
-    for name in ["libcuda.so.1", "libcuda.so"] {
-        symlink(&driver, folder.path(name)).expect("it is new");
-    }
+    let folder = fake_driver("adopted-arrays");
     let mut command = strict(&python);
     command.args(["-c", FRAMES]).env("LD_LIBRARY_PATH", &folder.0);
     let outcome = CommandOutput::of(command.env("FAKE_CUDA_READ_ONLY", registers_read_only)).ok();

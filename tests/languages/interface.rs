@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hostbuf_tests::{CommandOutput, Scratch, root, skip};
 
 /// A built program, removed on drop.
-struct Built(PathBuf);
+pub struct Built(pub PathBuf);
 
 impl Drop for Built {
     fn drop(&mut self) {
@@ -21,7 +21,7 @@ impl Drop for Built {
 
 /// Builds `source` with `compiler` and `flags`, without a warning. Returns `None` if a prerequisite
 /// is missing.
-fn built(compiler: &str, flags: &[&str], source: &str) -> Option<Built> {
+pub fn built(compiler: &str, flags: &[&str], source: &str) -> Option<Built> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let library = root().join("target/lib");
     if !library.join("libhostbuf.so").exists() {
@@ -65,7 +65,7 @@ const CPP: &str = "cpp_interface.cpp";
 /// in use at the end, does not run these.
 const POOL_C: &str = "c_pool.c";
 const POOL_CPP: &str = "cpp_pool.cpp";
-const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+pub const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 #[test]
 fn the_header_for_c_compiles_as_c11_and_passes() {

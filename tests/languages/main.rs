@@ -5,6 +5,7 @@
 mod adopted_arrays;
 mod copies;
 mod examples;
+mod gpu_blocks;
 mod guides;
 mod installed;
 mod interface;

@@ -11,14 +11,14 @@ use hostbuf_tests::{CommandOutput, Scratch, program, root, skip};
 use crate::python::{python, strict};
 
 /// A broker, which ends with this.
-struct PoolBroker {
-    name: String,
+pub struct PoolBroker {
+    pub name: String,
     process: Child,
 }
 
 impl PoolBroker {
-    fn start() -> PoolBroker {
-        let name = format!("hostbuf-pool-languages-{}", std::process::id());
+    pub fn start(test: &str) -> PoolBroker {
+        let name = format!("hostbuf-pool-{test}-{}", std::process::id());
         let mut command = Command::new(program("pool_broker"));
         command.arg(&name).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("it starts");
@@ -73,7 +73,7 @@ fn the_documented_programs_pass_frames_to_each_other() {
         let script = documented("python.md", &format!("{name}.py"), &folder.0);
         [(c, None), (cpp, None), (python.clone(), Some(script))]
     };
-    let broker = PoolBroker::start();
+    let broker = PoolBroker::start("languages");
     let command = |(program, script): &(PathBuf, Option<PathBuf>)| {
         let mut command = match script {
             Some(_) => strict(program),

@@ -94,7 +94,10 @@ unsafe fn array<'a, T>(at: *const T, count: usize, name: &str) -> CallResult<&'a
 ///
 /// # Safety
 /// `content` is null, or valid with valid arrays.
-unsafe fn block_header(content: *const hostbuf_content, block_bytes: u64) -> CallResult<BlockHeader> {
+pub(crate) unsafe fn block_header(
+    content: *const hostbuf_content,
+    block_bytes: u64,
+) -> CallResult<BlockHeader> {
     let given = match content.is_null() {
         true => hostbuf_content::DEFAULT,
         // SAFETY: by the contract of this function.

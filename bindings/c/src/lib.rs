@@ -29,6 +29,13 @@ mod block;
 mod block_ref;
 mod dma;
 mod element_type;
+mod pending_block;
 mod pool;
 mod pool_status;
 mod producer;
+mod ready_call;
+
+mod gpu_block;
+mod gpu_block_ref;
+mod gpu_producer;
+mod gpu_stream;

@@ -2,7 +2,8 @@
 
 use std::io::ErrorKind;
 
-use ::hostbuf_pool::{AcquireError, BrokerRefusal, PoolError, TakeError};
+use ::hostbuf_pool::{AcquireError, BrokerRefusal, PoolError, ReadyError, TakeError};
+use hostbuf_cuda::CudaError;
 
 use crate::status::{CallError, hostbuf_status as S, status_of};
 
@@ -37,8 +38,32 @@ pub fn take_error(error: TakeError) -> CallError {
     }
 }
 
-pub fn acquire_error(error: AcquireError) -> CallError {
+pub fn ready_error(error: ReadyError) -> CallError {
     let message = error.to_string();
+    let status = match error {
+        ReadyError::ProducerEnded { .. } => S::HOSTBUF_GONE,
+        ReadyError::Forked => S::HOSTBUF_FORKED,
+        _ => S::HOSTBUF_UNSUPPORTED,
+    };
+    CallError::Pool(status, message)
+}
+
+pub fn cuda_error(error: CudaError) -> CallError {
+    let status = match error {
+        CudaError::Forked { .. } => S::HOSTBUF_FORKED,
+        _ => S::HOSTBUF_UNSUPPORTED,
+    };
+    CallError::Pool(status, error.to_string())
+}
+
+pub fn acquire_error(error: AcquireError) -> CallError {
+    let message = match &error {
+        AcquireError::OnGpu { gpu } => {
+            format!("the block lies on {gpu}: use hostbuf_pool_acquire_gpu in a process that sees this GPU")
+        }
+        AcquireError::OnHost => "the block lies on the host: use hostbuf_pool_acquire".to_owned(),
+        error => error.to_string(),
+    };
     let status = match error {
         AcquireError::InvalidToken(_) => S::HOSTBUF_INVALID_TOKEN,
         AcquireError::Gone => S::HOSTBUF_GONE,
@@ -47,6 +72,7 @@ pub fn acquire_error(error: AcquireError) -> CallError {
         AcquireError::Quota { .. } => S::HOSTBUF_QUOTA,
         AcquireError::InvalidHeader(_) => S::HOSTBUF_INVALID_HEADER,
         AcquireError::OnGpu { .. } | AcquireError::Gpu(_) => S::HOSTBUF_UNSUPPORTED,
+        AcquireError::OnHost => S::HOSTBUF_INVALID,
         AcquireError::Pool(error) => status_of_pool(error),
         _ => S::HOSTBUF_DEFECT,
     };
@@ -100,9 +126,16 @@ mod tests {
             (AcquireError::Quota { quota: 1 }, S::HOSTBUF_QUOTA),
             (AcquireError::InvalidHeader(InvalidHeader::Damaged), S::HOSTBUF_INVALID_HEADER),
             (AcquireError::Pool(PoolError::Forked), S::HOSTBUF_FORKED),
+            (AcquireError::OnGpu { gpu: text() }, S::HOSTBUF_UNSUPPORTED),
+            (AcquireError::OnHost, S::HOSTBUF_INVALID),
         ] {
             assert_eq!(of(acquire_error(error)), status);
         }
+        let ended = ReadyError::ProducerEnded { driver: None };
+        for (error, status) in [(ended, S::HOSTBUF_GONE), (ReadyError::Forked, S::HOSTBUF_FORKED)] {
+            assert_eq!(of(ready_error(error)), status);
+        }
+        assert_eq!(of(cuda_error(CudaError::Forked { host: text() })), S::HOSTBUF_FORKED);
         let late = TakeError::Timeout { limit: Duration::ZERO, details: text() };
         assert_eq!(of(take_error(late)), S::HOSTBUF_TIMEOUT);
         assert_eq!(of(take_error(PoolError::Forked.into())), S::HOSTBUF_FORKED);

@@ -5,6 +5,7 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::hostbuf_pool::{Block, Pool, Producer, ProducerOptions};
@@ -19,8 +20,8 @@ use crate::status::{CallError, CallResult, argument, call, hostbuf_status};
 /// A producer of blocks, with memory of its own. Threads may share it.
 pub struct hostbuf_producer {
     // In the order in which they are dropped: its end is sent by the connection.
-    producer: Producer,
-    pool: Pool,
+    pub(crate) producer: Arc<Producer>,
+    pub(crate) pool: Pool,
 }
 
 /// The options of a producer. All except the length of a block have defaults.
@@ -73,7 +74,9 @@ const BLOCKS: u32 = 8;
 ///
 /// # Safety
 /// `options` is null, or valid with valid texts.
-unsafe fn producer_options(options: *const hostbuf_producer_options) -> CallResult<ProducerOptions> {
+pub(crate) unsafe fn producer_options(
+    options: *const hostbuf_producer_options,
+) -> CallResult<ProducerOptions> {
     // SAFETY: by the contract of this function.
     let given: hostbuf_producer_options = unsafe { read(options, "options") }?;
     let some = |number: u32| (number > 0).then_some(number);
@@ -112,7 +115,7 @@ pub unsafe extern "C" fn hostbuf_pool_producer(
         // SAFETY: by the contract of this function.
         let options = unsafe { producer_options(options) }?;
         let producer = pool.producer(&options).map_err(pool_error)?;
-        *to = Box::into_raw(Box::new(hostbuf_producer { producer, pool: pool.clone() }));
+        *to = Box::into_raw(Box::new(hostbuf_producer { producer: Arc::new(producer), pool: pool.clone() }));
         Ok(())
     })
 }

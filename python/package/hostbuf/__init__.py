@@ -36,10 +36,13 @@ from ._dma import Dma, dma
 from ._error import (
     AttachError,
     BlockGoneError,
+    BlockOnGpuError,
+    BlockOnHostError,
     CopyWarning,
     Error,
     ForkedError,
     FullError,
+    GpuError,
     InvalidError,
     InvalidHeaderError,
     InvalidTokenError,
@@ -51,11 +54,13 @@ from ._error import (
     PoolError,
     PoolSpaceError,
     PoolTimeoutError,
+    ProducerEndedError,
     QuotaError,
     UnsupportedError,
 )
+from ._gpu import GpuBlock, GpuBlockRef
 from ._hostbuf import __version__
-from ._pool import Pool, Producer
+from ._pool import GpuProducer, Pool, Producer
 from ._register import Cache, Device, Key, Lease, Registration, register
 
 __all__ = [
@@ -64,6 +69,8 @@ __all__ = [
     "Block",
     "BlockGoneError",
     "BlockHeader",
+    "BlockOnGpuError",
+    "BlockOnHostError",
     "BlockRef",
     "Buffer",
     "Cache",
@@ -74,6 +81,10 @@ __all__ = [
     "Error",
     "ForkedError",
     "FullError",
+    "GpuBlock",
+    "GpuBlockRef",
+    "GpuError",
+    "GpuProducer",
     "Info",
     "InvalidError",
     "InvalidHeaderError",
@@ -91,6 +102,7 @@ __all__ = [
     "PoolSpaceError",
     "PoolTimeoutError",
     "Producer",
+    "ProducerEndedError",
     "Proof",
     "QuotaError",
     "Registration",

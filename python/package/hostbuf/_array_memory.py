@@ -7,6 +7,7 @@ import sys
 from typing import Any, NamedTuple
 
 from . import _hostbuf
+from ._error import InvalidError
 
 _ORDER = "<" if sys.byteorder == "little" else ">"
 # kDLCPU, and kDLCUDAHost for page-locked memory.
@@ -81,17 +82,28 @@ def memory_of(array: Any) -> ArrayMemory:
 
     Raises:
         TypeError: the object has none of these protocols.
-        ValueError: the array has no bytes, or lies in memory of a device.
+        ValueError: the array has no bytes.
+        InvalidError: the array lies in memory of a device.
     """
     if isinstance(getattr(array, "__array_interface__", None), dict):
         memory = _of_interface(array)
     elif hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         memory = _of_dlpack(array)
+    elif hasattr(array, "__cuda_array_interface__"):
+        raise _on_device("__cuda_array_interface__")
     else:
         memory = _of_buffer(array)
     if not memory.nbytes:
         raise ValueError("the array has no bytes")
     return memory
+
+
+def _on_device(what: str) -> InvalidError:
+    return InvalidError(
+        f"the array lies in memory of a device already ({what}), where it has an address: use that in this process, and "
+        "Pool.gpu_producer() to share memory of a GPU with others",
+        "Invalid",
+    )
 
 
 def _layout(
@@ -130,7 +142,7 @@ def _of_interface(array: Any) -> ArrayMemory:
 def _of_dlpack(array: Any) -> ArrayMemory:
     device, number = array.__dlpack_device__()
     if device not in _HOST_DEVICES:
-        raise ValueError(f"the array lies in memory of a device already (DLPack device {int(device)}, number {number})")
+        raise _on_device(f"DLPack device {int(device)}, number {number}")
     try:
         capsule = array.__dlpack__(max_version=(1, 0))
     except TypeError:  # version 0 of the protocol

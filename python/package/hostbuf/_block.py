@@ -176,6 +176,25 @@ class DmaPath(NamedTuple):
         return self.address is not None
 
 
+def _header(handle: _hostbuf.BlockRefHandle | _hostbuf.GpuBlockRefHandle) -> BlockHeader:
+    """Returns the description of the content of a block that is held."""
+    name, shape, strides = handle.layout()
+    length, generation, sequence, published, captured, frame = handle.numbers()
+    user_data = handle.user_data()
+    return BlockHeader(
+        name, tuple(shape), tuple(strides), length, generation, sequence, published, captured, frame, user_data
+    )
+
+
+def _typestr(name: str) -> str:
+    """Returns the type of the array interface. Libraries expect AttributeError from objects without
+    the interface."""
+    typestr = "|u1" if name == "void8" else _hostbuf.typestr(name)
+    if typestr is None:
+        raise AttributeError(f"the array interface has no {name}")
+    return typestr
+
+
 class Block(_hostbuf.BlockExporter):
     """A block that its producer writes, from :meth:`Producer.block`. No reader has it before
     :meth:`publish`. Leaving its ``with`` block frees it, unless it is published.
@@ -302,12 +321,7 @@ class BlockRef(_hostbuf.BlockExporter):
     @property
     def header(self) -> BlockHeader:
         """Returns the description of the content."""
-        name, shape, strides = self._handle.layout()
-        length, generation, sequence, published, captured, frame = self._handle.numbers()
-        user_data = self._handle.user_data()
-        return BlockHeader(
-            name, tuple(shape), tuple(strides), length, generation, sequence, published, captured, frame, user_data
-        )
+        return _header(self._handle)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -355,19 +369,24 @@ class BlockRef(_hostbuf.BlockExporter):
         """
         return DmaPath(*self._handle.dma(device))
 
-    def release_after(self, stream: Any) -> None:
+    def release_after(self, stream: Any, device: int = 0) -> None:
         """Releases the hold when the work that is queued in a stream now is complete, for example a
         copy to the GPU. This returns at once.
 
         Args:
-            stream: a stream of PyTorch or CuPy, or an event that was recorded in one.
+            stream: a stream of PyTorch or CuPy, an event that was recorded in one, or the handle of
+                a CUDA stream, as a number or by ``__cuda_stream__``.
+            device: the number of the GPU to which a handle belongs.
+
+        Raises:
+            GpuError: the handle is none of the GPU's streams. The block is still held.
         """
         if self._handle.released:
             raise ValueError("the block is released")
         # The thread has the hold from now on.
         held = self._handle.split()
         try:
-            release_after(stream, held.release)
+            release_after(stream, held.release, device)
         except BaseException:
             self._handle = held
             raise
@@ -390,10 +409,7 @@ class BlockRef(_hostbuf.BlockExporter):
         """Returns the array for libraries with numpy's array interface, which has an address only:
         the block is kept until this object is gone, also after :meth:`close`."""
         name, shape, strides = self._handle.layout()
-        typestr = "|u1" if name == "void8" else _hostbuf.typestr(name)
-        if typestr is None:
-            # Libraries expect AttributeError from objects without the interface.
-            raise AttributeError(f"the array interface has no {name}")
+        typestr = _typestr(name)
         self._kept = self._handle.memory(True)
         return {
             "version": 3,

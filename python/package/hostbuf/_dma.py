@@ -93,10 +93,13 @@ class Dma:
         a copy to the GPU. This returns at once.
 
         Args:
-            stream: a stream of PyTorch or CuPy, or an event that was recorded in one.
+            stream: a stream of PyTorch or CuPy, an event that was recorded in one, or the handle of
+                a CUDA stream, as a number or by ``__cuda_stream__``. A handle belongs to the GPU
+                that the array was adopted for.
 
         Raises:
             ValueError: the array was released.
+            GpuError: the handle is none of the GPU's streams. The array is not released.
         """
         kept, native = [self._open()], self._native
 
@@ -105,9 +108,14 @@ class Dma:
                 native.close()
             kept.clear()
 
-        release_after(stream, release)
+        release_after(stream, release, self._gpu())
         # The thread has both now.
         self._memory = self._native = None
+
+    def _gpu(self) -> int:
+        """Returns the number of the device's GPU, which is 0 without one."""
+        kind, _, number = self.device.partition(":")
+        return int(number) if kind == "cuda" and number.isdecimal() else 0
 
     def release(self) -> None:
         """Releases the array. Releasing it again does nothing."""
@@ -154,9 +162,10 @@ def dma(array: Any, device: str = "cuda", writable: bool = False) -> Dma:
 
     Raises:
         TypeError: the object is no array.
-        ValueError: the array has no bytes, lies in memory of a device, is not contiguous, or may
-            only be read and ``writable`` is true.
-        InvalidError: the name of the device is invalid.
+        ValueError: the array has no bytes, is not contiguous, or may only be read and ``writable``
+            is true.
+        InvalidError: the name of the device is invalid, or the array lies in memory of a GPU, where
+            it has an address already (:meth:`Pool.gpu_producer` shares memory of a GPU).
     """
     memory = memory_of(array)
     if writable and memory.readonly:

@@ -102,6 +102,22 @@ class PoolSpaceError(PoolError, NoSpaceError):
     """The number of free bytes."""
 
 
+class BlockOnGpuError(PoolError):
+    """A token names a block on a GPU: :meth:`Pool.acquire_gpu` acquires it."""
+
+
+class BlockOnHostError(PoolError):
+    """A token names a block on the host: :meth:`Pool.acquire` acquires it."""
+
+
+class GpuError(PoolError):
+    """There is no driver, or this process does not see the GPU, or the driver refused a request."""
+
+
+class ProducerEndedError(PoolError, LookupError):
+    """The producer ended before the GPU had written the block: it has no valid content."""
+
+
 class ForkedError(PoolError):
     """A forked child used the pool of its parent."""
 
@@ -126,12 +142,16 @@ _POOL_CLASSES: dict[str, type[PoolError]] = {
     "BrokerGone": NoBrokerError,
     "Forked": ForkedError,
     "Gone": BlockGoneError,
+    "Gpu": GpuError,
     "InvalidHeader": InvalidHeaderError,
     "InvalidToken": InvalidTokenError,
     "NoBroker": NoBrokerError,
     "NoSpace": PoolSpaceError,
     "NotPublished": NotPublishedError,
+    "OnGpu": BlockOnGpuError,
+    "OnHost": BlockOnHostError,
     "OutOfRange": OutOfRangeError,
+    "ProducerEnded": ProducerEndedError,
     "Quota": QuotaError,
     "Timeout": PoolTimeoutError,
 }

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import operator
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import _hostbuf
 from ._block import Block, BlockRef, _element, _Layout, _layout, _token
+from ._error import InvalidError
+from ._gpu import GpuBlock, GpuBlockRef, check_support
 
 if TYPE_CHECKING:
     import os
@@ -20,21 +23,23 @@ if TYPE_CHECKING:
 # cancelled task.
 _SLICE = 0.25
 
+_B = TypeVar("_B")
+_S = TypeVar("_S", bound="_BlockSource[Any]")
 
-class Producer:
-    """A producer of blocks, from :meth:`Pool.producer`. Threads may share it.
 
-    Leaving its ``with`` block closes it. Its published blocks stay readable for some seconds, and
-    until their last reader has released them.
-    """
+class _BlockSource(Generic[_B]):
+    """The calls that take blocks, on the host or on a GPU."""
 
     __slots__ = ("__weakref__", "_handle", "_layout")
 
-    def __init__(self, handle: _hostbuf.ProducerHandle, layout: _Layout | None) -> None:
+    def __init__(self, handle: Any, layout: _Layout | None) -> None:
         self._handle = handle
         self._layout = layout
 
-    def __enter__(self) -> Producer:
+    def _made(self, handle: Any) -> _B:
+        raise NotImplementedError
+
+    def __enter__(self: _S) -> _S:
         return self
 
     def __exit__(
@@ -45,23 +50,25 @@ class Producer:
     @property
     def block_bytes(self) -> int:
         """Returns the length of a block in bytes."""
-        return self._handle.block_bytes()
+        size: int = self._handle.block_bytes()
+        return size
 
     @property
     def blocks(self) -> int:
         """Returns the number of blocks."""
-        return self._handle.blocks()
+        count: int = self._handle.blocks()
+        return count
 
     def _array(self, shape: Any, dtype: Any, strides: Any) -> _Layout | None:
         return _layout(shape, dtype, strides) or self._layout
 
-    def try_block(self, shape: Any = None, dtype: Any = None, strides: Any = None) -> Block | None:
+    def try_block(self, shape: Any = None, dtype: Any = None, strides: Any = None) -> _B | None:
         """Returns a free block, or ``None`` if there is none. The arguments are those of
         :meth:`block`."""
         handle = self._handle.take(self._array(shape, dtype, strides), 0.0, None)
-        return None if handle is None else Block(handle)
+        return None if handle is None else self._made(handle)
 
-    def block(self, shape: Any = None, dtype: Any = None, strides: Any = None, timeout: float | None = None) -> Block:
+    def block(self, shape: Any = None, dtype: Any = None, strides: Any = None, timeout: float | None = None) -> _B:
         """Returns a free block for an array, for which it waits at most ``timeout`` seconds. It
         releases the GIL and handles signals.
 
@@ -82,11 +89,11 @@ class Producer:
             wait, limit = _next(timeout, end)
             handle = self._handle.take(layout, wait, limit)
             if handle is not None:
-                return Block(handle)
+                return self._made(handle)
 
     async def block_async(
         self, shape: Any = None, dtype: Any = None, strides: Any = None, timeout: float | None = None
-    ) -> Block:
+    ) -> _B:
         """Returns a free block as :meth:`block`, without blocking the event loop: a thread of its
         executor waits.
 
@@ -105,6 +112,23 @@ class Producer:
         while handle is None:
             wait, limit = _next(timeout, end)
             handle = await loop.run_in_executor(None, self._handle.take, layout, wait, limit)
+        return self._made(handle)
+
+    def close(self) -> None:
+        """Closes the producer. Its unpublished blocks stay valid. Closing it again does nothing."""
+        self._handle.close()
+
+
+class Producer(_BlockSource[Block]):
+    """A producer of blocks, from :meth:`Pool.producer`. Threads may share it.
+
+    Leaving its ``with`` block closes it. Its published blocks stay readable for some seconds, and
+    until their last reader has released them.
+    """
+
+    __slots__ = ()
+
+    def _made(self, handle: _hostbuf.BlockHandle) -> Block:
         return Block(handle)
 
     def publish(
@@ -130,9 +154,25 @@ class Producer:
             block.numpy()[...] = array
             return block.publish(frame=frame, captured_ns=captured_ns, user_data=user_data)
 
-    def close(self) -> None:
-        """Closes the producer. Its unpublished blocks stay valid. Closing it again does nothing."""
-        self._handle.close()
+
+class GpuProducer(_BlockSource[GpuBlock]):
+    """A producer of blocks on a GPU, from :meth:`Pool.gpu_producer`. Threads may share it.
+
+    Leaving its ``with`` block closes it. Once its blocks are gone too, it waits for the work that
+    writes published blocks. They stay readable for some seconds, and until their last reader has
+    released them.
+    """
+
+    __slots__ = ()
+
+    @property
+    def device(self) -> int:
+        """Returns the number of the GPU in this process."""
+        number: int = self._handle.device()
+        return number
+
+    def _made(self, handle: _hostbuf.GpuBlockHandle) -> GpuBlock:
+        return GpuBlock(handle)
 
 
 def _next(timeout: float | None, end: float | None) -> tuple[float, float | None]:
@@ -144,6 +184,19 @@ def _next(timeout: float | None, end: float | None) -> tuple[float, float | None
         return _SLICE, None
     # A negative timeout is refused by the native part.
     return (max(left, 0.0) if timeout >= 0 else timeout), timeout
+
+
+def _block_bytes(block_bytes: int | None, layout: _Layout | None) -> int:
+    """Returns the length of a block: the stated one, or that of an array."""
+    if block_bytes is not None:
+        return block_bytes
+    if layout is None:
+        raise TypeError("block_bytes or shape is missing")
+    return max(1, math.prod(layout[1]) * _element(layout[0])[1])
+
+
+def _names(wait_for: Iterable[str]) -> list[str]:
+    return [wait_for] if isinstance(wait_for, str) else list(wait_for)
 
 
 class Pool:
@@ -247,13 +300,44 @@ class Pool:
             PoolSpaceError: the blocks would exceed a limit of the broker.
         """
         layout = _layout(shape, dtype, None)
-        if block_bytes is None:
-            if layout is None:
-                raise TypeError("block_bytes or shape is missing")
-            block_bytes = max(1, math.prod(layout[1]) * _element(layout[0])[1])
-        names = [wait_for] if isinstance(wait_for, str) else list(wait_for)
-        handle = self._handle.producer(block_bytes, blocks, readers, retain, quota, names, stream)
+        size = _block_bytes(block_bytes, layout)
+        handle = self._handle.producer(size, blocks, readers, retain, quota, _names(wait_for), stream)
         return Producer(handle, layout)
+
+    def gpu_producer(
+        self,
+        block_bytes: int | None = None,
+        *,
+        device: int = 0,
+        shape: Any = None,
+        dtype: Any = None,
+        blocks: int = 8,
+        readers: int = 8,
+        retain: int | None = None,
+        quota: int | None = None,
+        wait_for: Iterable[str] = (),
+        stream: str = "",
+    ) -> GpuProducer:
+        """Makes a producer with memory on a GPU for its blocks, which processes read in place. The
+        first call loads the driver. Readers use :meth:`acquire_gpu`.
+
+        Args:
+            block_bytes: as for :meth:`producer`, and so are the other arguments.
+            device: the number of the GPU in this process, as in ``torch.device("cuda", 0)``.
+
+        Raises:
+            GpuError: there is no driver or no such GPU, or it has too little memory.
+            PoolSpaceError: the blocks would exceed a limit of the broker for GPUs.
+        """
+        check_support()
+        layout = _layout(shape, dtype, None)
+        size = _block_bytes(block_bytes, layout)
+        number = operator.index(device)
+        if not 0 <= number < 1 << 31:
+            raise InvalidError(f"invalid device {number}: expected the number of a GPU", "Invalid")
+        names = _names(wait_for)
+        handle = _hostbuf.gpu_producer(self._handle, number, size, blocks, readers, retain, quota, names, stream)
+        return GpuProducer(handle, layout)
 
     def acquire(self, token: Any) -> BlockRef:
         """Holds the block of a token, for reading.
@@ -265,8 +349,24 @@ class Pool:
             BlockGoneError: the producer has reused the block, or has ended.
             QuotaError: this process holds as many blocks of the producer as it may.
             InvalidTokenError: it is no token.
+            BlockOnGpuError: the block lies on a GPU: use :meth:`acquire_gpu`.
         """
         return BlockRef(self._handle.acquire(_token(token)))
+
+    def acquire_gpu(self, token: Any) -> GpuBlockRef:
+        """Holds the block of a token on a GPU, for reading. The first token of a producer finds the
+        GPU by its UUID, and maps all blocks of the producer; no driver is loaded before.
+
+        Args:
+            token: as for :meth:`acquire`.
+
+        Raises:
+            BlockOnHostError: the block lies on the host: use :meth:`acquire`.
+            GpuError: there is no driver, or this process does not see the GPU. Nothing is held.
+            BlockGoneError: as for :meth:`acquire`, and so are the other errors.
+        """
+        check_support()
+        return GpuBlockRef(_hostbuf.acquire_gpu(self._handle, _token(token)))
 
     def skip(self, token: Any) -> None:
         """States that this process does not need the block of a token, for a producer that waits

@@ -8,30 +8,43 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from . import _hostbuf
+from ._error import UnsupportedError
+from ._streams import handle_of, is_handle
+
 # The longest time, in seconds, between the completion of an operation and the release.
 _PAUSE = 0.001
 
 
-def completion_of(stream: Any) -> Callable[[], bool]:
+def completion_of(stream: Any, gpu: int = 0) -> Callable[[], bool]:
     """Returns a function that returns whether the work that was queued in a stream before this call
     is complete.
 
     Args:
-        stream: a stream of PyTorch or CuPy, or an event that was recorded in one.
+        stream: a stream of PyTorch or CuPy, an event that was recorded in one, or the handle of a
+            stream as a number or by ``__cuda_stream__``.
+        gpu: the number of the GPU to which a handle belongs.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is none of these.
+        GpuError: there is no driver, or the handle is none of the GPU's streams.
     """
     if callable(getattr(stream, "record_event", None)):  # torch.cuda.Stream
-        return completion_of(stream.record_event())
+        return completion_of(stream.record_event(), gpu)
     if callable(getattr(stream, "record", None)) and callable(getattr(stream, "wait_event", None)):  # cupy.cuda.Stream
-        return completion_of(stream.record())
+        return completion_of(stream.record(), gpu)
     if callable(getattr(stream, "query", None)):  # torch.cuda.Event
         query: Callable[[], bool] = stream.query
         return query
     if hasattr(stream, "done"):  # cupy.cuda.Event
         return lambda: bool(stream.done)
-    raise TypeError(f"expected a stream or an event of PyTorch or CuPy, not {type(stream).__name__}")
+    if is_handle(stream):
+        if not hasattr(_hostbuf, "event_after"):
+            raise UnsupportedError("this build of hostbuf has no support for CUDA", "Unsupported")
+        return _hostbuf.event_after(handle_of(stream), gpu).query
+    raise TypeError(
+        f"expected a stream or an event of PyTorch or CuPy, or the handle of a CUDA stream, not {type(stream).__name__}"
+    )
 
 
 class _Releases:
@@ -86,7 +99,7 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-def release_after(stream: Any, release: Callable[[], None]) -> None:
+def release_after(stream: Any, release: Callable[[], None], gpu: int = 0) -> None:
     """Calls ``release`` in a thread once the work queued in a stream is complete. The first call
-    starts the thread."""
-    _releases.add(completion_of(stream), release)
+    starts the thread. The arguments are those of :func:`completion_of`."""
+    _releases.add(completion_of(stream, gpu), release)

@@ -1,0 +1,61 @@
+//! Blocks of a pool on a GPU in C, C++ and Python, with a fake driver, whose GPU has
+//! memory that the CPU reaches.
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use hostbuf_tests::{CommandOutput, Scratch, fixture};
+
+use crate::interface::{SANITIZERS, built};
+use crate::pool::PoolBroker;
+use crate::python::{python, strict};
+
+/// Installs the fake driver in a new folder.
+pub fn fake_driver(name: &str) -> Scratch {
+    let folder = Scratch::new(name);
+    let driver =
+        fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        symlink(&driver, folder.path(name)).expect("it is new");
+    }
+    folder
+}
+
+#[test]
+fn python_shares_blocks_on_a_gpu() {
+    let Some(python) = python() else { return };
+    let folder = fake_driver("python-gpu-blocks");
+    let mut command = strict(&python);
+    command.arg("gpu_blocks.py").env("LD_LIBRARY_PATH", &folder.0);
+    let outcome = CommandOutput::of(command.env("FAKE_CUDA_PENDING", folder.path("pending"))).ok();
+    // unittest reports on standard error. No test is skipped with this driver.
+    assert!(outcome.stderr.ends_with("\nOK\n"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("Ran 0 tests"), "{}", outcome.stderr);
+}
+
+/// Builds a program and runs it with the fake driver and a broker.
+fn program(compiler: &str, flags: &[&str], source: &str) {
+    let Some(program) = built(compiler, flags, source) else { return };
+    let (folder, broker) = (fake_driver("gpu-blocks"), PoolBroker::start("gpu-blocks"));
+    let mut command = Command::new(&program.0);
+    command.arg(&broker.name).env("LD_LIBRARY_PATH", &folder.0).env("ASAN_OPTIONS", "detect_leaks=1");
+    let said = CommandOutput::of(&mut command).ok();
+    let is_silent = said.stdout == "all as it should be\n" && said.stderr.is_empty();
+    assert!(is_silent, "{}{}", said.stdout, said.stderr);
+}
+
+#[test]
+fn c_shares_blocks_on_a_gpu() {
+    const SOURCE: &str = "c_gpu_blocks.c";
+    program("gcc", &["-std=c11"], SOURCE);
+    program("g++", &["-std=c++17", "-x", "c++"], SOURCE);
+    program("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), SOURCE);
+}
+
+#[test]
+fn cpp_shares_blocks_on_a_gpu() {
+    const SOURCE: &str = "cpp_gpu_blocks.cpp";
+    program("g++", &["-std=c++17"], SOURCE);
+    program("g++", &["-std=c++20"], SOURCE);
+    program("g++", &[&["-std=c++17"][..], &SANITIZERS].concat(), SOURCE);
+}
