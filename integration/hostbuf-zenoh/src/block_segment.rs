@@ -1,12 +1,17 @@
 //! A block that a reader's process has mapped.
 
+use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hostbuf_pool::{SegmentReader, UnpublishedRef};
 use zenoh::shm::{ChunkID, ShmSegment};
 
-use crate::hold_sweeper::HoldSweeper;
+/// A part of this process that is told when zenoh has mapped a block.
+pub(crate) trait MapObserver: fmt::Debug + Send + Sync {
+    /// Notes that a block was mapped.
+    fn mapped(&self);
+}
 
 /// A block that a reader's process has mapped, which is a segment for zenoh. zenoh keeps one
 /// reference to it for ever, and one for each buffer.
@@ -14,7 +19,7 @@ use crate::hold_sweeper::HoldSweeper;
 pub(crate) struct BlockSegment {
     block: u32,
     state: Mutex<BlockSegmentState>,
-    sweeper: Weak<HoldSweeper>,
+    observer: Weak<dyn MapObserver>,
 }
 
 #[derive(Debug)]
@@ -37,9 +42,9 @@ pub(crate) enum SweptState {
 }
 
 impl BlockSegment {
-    pub(crate) fn new(reader: SegmentReader, block: u32, sweeper: &Arc<HoldSweeper>) -> BlockSegment {
+    pub(crate) fn new(reader: SegmentReader, block: u32, observer: Weak<dyn MapObserver>) -> BlockSegment {
         let state = BlockSegmentState { reader: Some(reader), held: None };
-        BlockSegment { block, state: Mutex::new(state), sweeper: Arc::downgrade(sweeper) }
+        BlockSegment { block, state: Mutex::new(state), observer }
     }
 
     /// Ends the hold if zenoh has no buffer any more, and unmaps the block after the end of the
@@ -74,8 +79,8 @@ impl ShmSegment for BlockSegment {
         // The hold of an earlier content ends after the new one has begun.
         state.held = Some(held);
         drop(state);
-        if let Some(sweeper) = self.sweeper.upgrade() {
-            sweeper.wake();
+        if let Some(observer) = self.observer.upgrade() {
+            observer.mapped();
         }
         Ok(address)
     }

@@ -40,7 +40,8 @@ impl ShmClient for PoolShmClient {
             tracing::warn!(%key, %error, "a message is lost: its segment cannot be attached");
             error
         })?;
-        let segment = Arc::new(BlockSegment::new(reader, address.block(), &self.sweeper));
+        let sweeper = Arc::downgrade(&self.sweeper);
+        let segment = Arc::new(BlockSegment::new(reader, address.block(), sweeper));
         self.sweeper.add(&segment);
         Ok(segment)
     }

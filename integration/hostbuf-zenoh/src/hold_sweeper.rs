@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::block_segment::{BlockSegment, SweptState};
+use crate::block_segment::{BlockSegment, MapObserver, SweptState};
 
 /// The interval of sweeps while buffers exist.
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);
@@ -49,9 +49,10 @@ impl HoldSweeper {
     pub(crate) fn add(&self, block: &Arc<BlockSegment>) {
         self.shared.lock().blocks.push(Arc::downgrade(block));
     }
+}
 
-    /// States that a block was mapped.
-    pub(crate) fn wake(&self) {
+impl MapObserver for HoldSweeper {
+    fn mapped(&self) {
         let mut state = self.shared.lock();
         if !state.is_busy {
             state.is_busy = true;
