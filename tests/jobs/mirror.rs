@@ -178,42 +178,101 @@ fn a_killed_broker_interrupts_no_copies() {
     }
 }
 
-/// A camera on h1, its mirror to h0, and a viewer there. After the fourth frame h0 is unreachable
-/// until an attempt to connect has timed out.
-const TWO_NETWORKS: &str = r#"
+/// A camera on h1, its mirror to h0, and a viewer there. The camera gets a line for its next frame
+/// when the viewer has the one before. Functions: `frames ROWS` runs it and calls `seen` with the
+/// number of frames that the viewer has, for which `release` lets the camera go on; `receive`
+/// starts a receiver, whose PID is in /run/receiver on h0.
+const CAMERA_AND_VIEWER: &str = r#"
 on() { local host=$1; shift; "$SIMHOSTS_RSH" "$host" "$@"; }
 broker="$HOSTBUF broker --path /run/pool >/run/broker &"
 ready="until [ -S /run/pool ]; do :; done; export HOSTBUF_POOL=/run/pool;"
-on h0 "$broker $ready exec $HOSTBUF mirror --listen 10.77.0.1:7400 --limit 128M" >&2 &
-on h1 "$broker $ready mkfifo /run/back
-    until timeout 1 bash -c ': </dev/tcp/10.77.0.1/7400' 2>/dev/null; do :; done
-    $FRAMES write /run/pool 12 </run/back |
-        { read -r limits; exec $HOSTBUF mirror --to 10.77.0.1:7400 --deadline 60; } | tee /run/back" |
-    while read -r copy; do
-        echo "$copy"
-        frame=$((frame + 1))
-        [ $frame = 4 ] || continue
-        "$SIMHOSTS_DIR/host" down h0
-        on h1 "timeout 1 bash -c ': </dev/tcp/10.77.0.1/9'" >&2
-        echo "the attempt: $?" >&2
-        "$SIMHOSTS_DIR/host" up h0
-    done |
-    on h0 "$ready $FRAMES read /run/pool 2"
+receive() {
+    on h0 "$ready echo \$\$ >/run/receiver; exec $HOSTBUF mirror --listen 10.77.0.1:7400 --limit 128M" >&2 &
+}
+release() { echo >&3; }
+frames() {
+    on h0 "$broker" && receive
+    mkfifo /run/next
+    on h1 "$broker $ready
+        until timeout 1 bash -c ': </dev/tcp/10.77.0.1/7400' 2>/dev/null; do :; done
+        $FRAMES write /run/pool $1 $2 |
+            { read -r limits; exec $HOSTBUF mirror --to 10.77.0.1:7400 --deadline $3; }" </run/next |
+        on h0 "$ready $FRAMES read /run/pool 2" | {
+            exec 3>/run/next
+            read -r limits
+            while read -r line; do
+                echo "$line"
+                seen $((count += 1))
+            done
+        }
+}
 "#;
+
+/// After the fourth frame h0 is unreachable until an attempt to connect has timed out. The fifth
+/// frame is sent meanwhile.
+const LOST_NETWORK: &str = r#"
+seen() {
+    [ $1 = 4 ] || { release; return; }
+    "$SIMHOSTS_DIR/host" down h0
+    release
+    on h1 "timeout 1 bash -c ': </dev/tcp/10.77.0.1/9'" >&2
+    echo "the attempt: $?" >&2
+    "$SIMHOSTS_DIR/host" up h0
+}
+frames 12 1080 60
+"#;
+
+/// After the first frame the receiver is stopped. When its host has all of the second frame, which
+/// is short, the receiver is killed while h0 is unreachable: the packet that says so is lost.
+const LOST_RESET: &str = r#"
+# Prints the queue lengths of the connection on host $1, in which the local or remote port is 7400.
+queues() { on $1 "cat /proc/net/tcp" | awk '$4 == "01" && ($2 $3) ~ /:1CE8/ { print $5 }'; }
+seen() {
+    [ $1 = 1 ] || { release; return; }
+    on h0 'kill -STOP $(cat /run/receiver)'
+    release
+    until [[ $(queues h0) =~ :0000F... ]]; do :; done
+    until [[ $(queues h1) == 00000000:* ]]; do :; done
+    "$SIMHOSTS_DIR/host" down h0
+    on h0 'kill -KILL $(cat /run/receiver); while [ -e /proc/$(cat /run/receiver) ]; do :; done'
+    "$SIMHOSTS_DIR/host" up h0
+    receive
+}
+frames 4 8 20
+"#;
+
+/// Runs a script with the functions of [`CAMERA_AND_VIEWER`] on two hosts. Returns what the viewer
+/// has printed of each frame, and all output.
+fn camera_and_viewer(script: &str) -> (Vec<String>, CommandOutput) {
+    let mut command = Command::new(root().join("scripts/simhosts"));
+    command.args(["2", "--", "bash", "-c", &format!("{CAMERA_AND_VIEWER}{script}")]);
+    command.env("HOSTBUF", hostbuf()).env("FRAMES", program("pool_frames"));
+    let outcome = CommandOutput::of(&mut command).ok();
+    (outcome.stdout.lines().map(str::to_owned).collect(), outcome)
+}
+
+/// Returns what the viewer prints of so many whole frames.
+fn whole(frames: u64) -> Vec<String> {
+    (0..frames).map(|number| format!("{number} 0")).collect()
+}
 
 #[test]
 fn a_mirror_joins_two_networks_of_which_one_is_lost_for_a_while() {
     if !can_simulate() {
         return;
     }
-    let mut command = Command::new(root().join("scripts/simhosts"));
-    command.args(["2", "--", "bash", "-c", TWO_NETWORKS]);
-    command.env("HOSTBUF", hostbuf()).env("FRAMES", program("pool_frames"));
-    let outcome = CommandOutput::of(&mut command).ok();
+    let (frames, outcome) = camera_and_viewer(LOST_NETWORK);
     assert!(outcome.stderr.contains("the attempt: 124"), "it was reachable: {outcome:?}");
-    let frames: Vec<&str> = outcome.stdout.lines().skip(1).collect();
-    let whole: Vec<String> = (0..12).map(|number| format!("{number} 0")).collect();
-    assert_eq!(frames, whole, "{outcome:?}");
+    assert_eq!(frames, whole(12), "{outcome:?}");
+}
+
+#[test]
+fn a_receiver_whose_end_was_not_heard_is_replaced() {
+    if !can_simulate() {
+        return;
+    }
+    let (frames, outcome) = camera_and_viewer(LOST_RESET);
+    assert_eq!(frames, whole(4), "{outcome:?}");
 }
 
 #[test]

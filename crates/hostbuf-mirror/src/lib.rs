@@ -29,6 +29,7 @@
 //! The peers do not authenticate each other, and nothing is encrypted: the network must be trusted.
 
 mod error;
+mod keepalive;
 mod readiness;
 mod receiver;
 mod refusal;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 
+use crate::keepalive::keep_alive;
+
 /// The idle time after which the kernel asks a peer whether it is there, in seconds.
 const KEEPALIVE_SECONDS: u32 = 10;
-/// The number of questions without an answer after which the connection is lost.
-const KEEPALIVE_PROBES: u32 = 3;
 /// The time in milliseconds after which a peer that acknowledges no byte of an answer is lost. The
 /// kernel asks no questions while it repeats the answer.
 const UNACKNOWLEDGED_MS: u32 = 40_000;
@@ -35,10 +35,7 @@ impl TimedStream {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(write_timeout))?;
-        setsockopt(&stream, sockopt::KeepAlive, &true)?;
-        setsockopt(&stream, sockopt::TcpKeepIdle, &KEEPALIVE_SECONDS)?;
-        setsockopt(&stream, sockopt::TcpKeepInterval, &KEEPALIVE_SECONDS)?;
-        setsockopt(&stream, sockopt::TcpKeepCount, &KEEPALIVE_PROBES)?;
+        keep_alive(&stream, KEEPALIVE_SECONDS)?;
         setsockopt(&stream, sockopt::TcpUserTimeout, &UNACKNOWLEDGED_MS)?;
         Ok(TimedStream { stream })
     }

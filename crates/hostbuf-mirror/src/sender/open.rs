@@ -10,8 +10,13 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, getsockopt, socket, sockopt,
 };
 
+use crate::keepalive::keep_alive;
 use crate::readiness::{WakeEvent, wait};
 use crate::wire::{FrameAnswer, HelloStatus, InvalidRecord, ReceiverHello, SenderHello};
+
+/// The idle time after which the kernel asks the receiver whether it is there, in seconds. A
+/// frame's deadline is usually longer.
+const KEEPALIVE_SECONDS: u32 = 1;
 
 /// The reason why no connection was made.
 #[derive(Debug)]
@@ -172,5 +177,8 @@ fn connect_to(address: SocketAddr, waiting: &Waiting<'_>) -> Result<TcpStream, O
     }
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
+    // While the sender waits for an answer it may have no byte on its way, and would never learn
+    // that the receiver has ended if the packet that says so was lost.
+    keep_alive(&stream, KEEPALIVE_SECONDS)?;
     Ok(stream)
 }

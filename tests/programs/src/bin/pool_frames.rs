@@ -1,9 +1,10 @@
 //! A producer or a reader of stamped frames, for tests with containers.
 //!
-//! `pool_frames write PATH FRAMES` connects to the broker's socket at PATH and publishes frames; it
-//! writes their tokens as lines of hexadecimal digits, and takes the next block when it reads a
-//! line. `pool_frames read PATH HELD` reads tokens as lines, checks the stamps of their frames,
-//! holds the last HELD ones, and writes a line `NUMBER TORN` for each.
+//! `pool_frames write PATH FRAMES [ROWS]` connects to the broker's socket at PATH and publishes
+//! frames of 1080 rows, or of that many; it writes their tokens as lines of hexadecimal digits, and
+//! takes the next block when it reads a line. `pool_frames read PATH HELD` reads tokens as lines,
+//! checks the stamps of their frames, holds the last HELD ones, and writes a line `NUMBER TORN` for
+//! each.
 //!
 //! Both write a first line `LOCKED SHM NAMESPACES`: the limit of locked memory and the size of
 //! `/dev/shm` in KiB, and the identities of the user, PID, network, IPC and mount namespaces.
@@ -15,18 +16,26 @@ use hostbuf_pool::{ArrayLayout, ElementType, Pool, PoolMode, PoolOptions, Produc
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 
-const FRAME: usize = 1920 * 1080 * 4;
+/// The dimensions of a frame.
+const ROWS: usize = 1080;
+const ROW: [u64; 2] = [1920, 4];
 const PAGE: usize = 4096;
 const BLOCKS: u32 = 5;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [role, path, count] = &arguments[..] else { panic!("usage: pool_frames write|read PATH COUNT") };
-    let count: usize = count.parse().expect("COUNT is a number");
+    let [role, path, counts @ ..] = &arguments[..] else {
+        panic!("usage: pool_frames write|read PATH COUNT [ROWS]")
+    };
+    let counts: Vec<usize> = counts.iter().map(|count| count.parse().expect("a number")).collect();
     let options = PoolOptions::new(role.as_str()).mode(PoolMode::Required).path(path);
     let pool = Pool::connect(options).expect("the broker listens");
     println!("{}", limits());
-    if role == "write" { write(&pool, count) } else { read(&pool, count) }
+    if role == "write" {
+        write(&pool, counts[0], counts.get(1).copied().unwrap_or(ROWS));
+    } else {
+        read(&pool, counts[0]);
+    }
 }
 
 fn limits() -> String {
@@ -39,14 +48,16 @@ fn limits() -> String {
     format!("{} {} {}", locked >> 10, (shm.blocks() * shm.fragment_size()) >> 10, namespaces.join(","))
 }
 
-fn write(pool: &Pool, frames: usize) {
-    let options = ProducerOptions::new(FRAME as u64, BLOCKS).retain(1).quota(BLOCKS);
+fn write(pool: &Pool, frames: usize, rows: usize) {
+    let frame = rows * (ROW[0] * ROW[1]) as usize;
+    let options = ProducerOptions::new(frame as u64, BLOCKS).retain(1).quota(BLOCKS);
     let producer = pool.producer(&options).expect("there is memory");
-    let layout = ArrayLayout::contiguous(ElementType::UInt8, &[1080, 1920, 4]).expect("a layout");
+    let layout =
+        ArrayLayout::contiguous(ElementType::UInt8, &[rows as u64, ROW[0], ROW[1]]).expect("a layout");
     let mut lines = std::io::stdin().lock().lines();
     for number in 0..frames as u64 {
         let mut block = producer.take().expect("a block");
-        for page in block.as_mut_slice()[..FRAME].chunks_exact_mut(PAGE) {
+        for page in block.as_mut_slice()[..frame].chunks_exact_mut(PAGE) {
             page[..8].copy_from_slice(&number.to_le_bytes());
         }
         let token = block.publish(layout).expect("the array is as long as the block");
