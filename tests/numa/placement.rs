@@ -92,7 +92,7 @@ pub fn jobs() -> Vec<GuestCheck> {
         },
         GuestCheck {
             name: "full-node",
-            command: job("full 1 16", "--size 64M --numa 1", "echo ran"),
+            command: job("full 1 40", "--size 64M --numa 1", "echo ran"),
             check: |output| {
                 refused(
                     output,
@@ -104,7 +104,7 @@ pub fn jobs() -> Vec<GuestCheck> {
         GuestCheck {
             name: "full-node-of-a-section",
             command: job(
-                "full 1 16",
+                "full 1 40",
                 "--section name=a,size=8M,numa=0 --section name=b,size=64M,numa=interleave",
                 "echo ran",
             ),
