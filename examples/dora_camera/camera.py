@@ -1,4 +1,4 @@
-"""A node that plays 1080p frames at 30 Hz: into blocks of a pool, or as outputs of dora."""
+"""A node that plays 1080p frames at 30 Hz: in blocks of a pool, as outputs of dora, or by dora's tensor pool."""
 
 import os
 import time
@@ -16,43 +16,77 @@ FRAMES = int(os.environ.get("FRAMES", "300"))
 PAUSE = 30
 
 
-def picture(number):
-    """Returns a picture with a moving bar, as a view of one that is prepared."""
-    return WIDE[:, number % SHAPE[1] : number % SHAPE[1] + SHAPE[1]]
+def write(array, number):
+    """Writes frame `number`, a picture with a moving bar, and returns the time of its last byte as metadata."""
+    array[...] = WIDE[:, number % SHAPE[1] : number % SHAPE[1] + SHAPE[1]]
+    stamp(array, number)
+    return {"ready_ns": time.monotonic_ns()}
 
 
 WIDE = np.zeros((SHAPE[0], 2 * SHAPE[1], SHAPE[2]), np.uint8)
 WIDE[:, ::64] = 255
 
 
+class PoolOutput:
+    """Writes frames into blocks of a pool, and sends their tokens."""
+
+    def __init__(self):
+        # Readers may be 12 frames late.
+        self.producer = hostbuf.Pool("camera").producer(
+            shape=SHAPE, dtype="uint8", blocks=16, retain=12, stream="camera"
+        )
+
+    def send(self, node, number):
+        with self.producer.block(timeout=1) as block:
+            # The view must end first: a block with a writable array is not published.
+            metadata = write(block.numpy(), number)
+            hostbuf.dora.send(node, "frame", block, metadata)
+
+
+class DoraOutput:
+    """Sends frames as outputs of dora."""
+
+    def __init__(self):
+        self.frame = np.empty(SHAPE, np.uint8)
+
+    def send(self, node, number):
+        metadata = write(self.frame, number)
+        node.send_output("frame", pa.array(self.frame.reshape(-1)), metadata)
+
+
+class TensorPoolOutput:
+    """Copies frames to the GPU by dora's tensor pool, which the wheel from PyPI does not contain."""
+
+    def __init__(self):
+        self.frame = np.empty(SHAPE, np.uint8)
+        address = self.frame.ctypes.data
+        self.info = {
+            "ptr": address, "size": self.frame.nbytes, "dtype": "torch.uint8", "shape": list(SHAPE), "device": "cpu"
+        }  # fmt: skip
+        self.pool = None
+
+    def send(self, node, number):
+        metadata = write(self.frame, number)
+        if self.pool is None:
+            self.pool = node.register_tensor_pool(self.info, "cuda:0")
+        else:
+            node.write_tensor_pool(self.pool, self.info)
+        node.send_output("frame", self.pool, metadata)
+
+
+OUTPUTS = {"pool": PoolOutput, "tensor-pool": TensorPoolOutput}
+
+
 def main():
     node = Node()
-    producer = None
-    if os.environ["TRANSPORT"] == "pool":
-        # Readers may be 12 frames late.
-        producer = hostbuf.Pool("camera").producer(shape=SHAPE, dtype="uint8", blocks=16, retain=12, stream="camera")
-    own = np.empty(SHAPE, np.uint8)
+    output = OUTPUTS.get(os.environ["TRANSPORT"], DoraOutput)()
     ticks = (event for event in node if event["type"] == "INPUT")
     for tick, _ in enumerate(ticks):
         number = tick - PAUSE
         if number >= FRAMES + PAUSE:
             break
-        if not 0 <= number < FRAMES:
-            continue
-        if producer is None:
-            own[...] = picture(number)
-            stamp(own, number)
-            metadata = {"ready_ns": time.monotonic_ns()}
-            node.send_output("frame", pa.array(own.reshape(-1)), metadata)
-        else:
-            with producer.block(timeout=1) as block:
-                array = block.numpy()
-                array[...] = picture(number)
-                stamp(array, number)
-                # A block with a writable array is not published.
-                del array
-                metadata = {"ready_ns": time.monotonic_ns()}
-                hostbuf.dora.send(node, "frame", block, metadata)
+        if 0 <= number < FRAMES:
+            output.send(node, number)
 
 
 main()

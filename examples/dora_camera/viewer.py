@@ -15,11 +15,18 @@ import hostbuf.dora
 FRAMES = int(os.environ.get("FRAMES", "300"))
 
 
+class GpuArray:
+    """The frame of dora's tensor pool on the GPU, by the description that dora returns."""
+
+    def __init__(self, info):
+        self.__cuda_array_interface__ = {"shape": SHAPE, "typestr": "|u1", "data": (info["ptr"], False), "version": 3}
+
+
 class Viewer:
     """Copies each frame to the GPU, or reads it on the CPU, and records the times."""
 
     def __init__(self):
-        self.in_hand, self.used, self.numbers = [], [], []
+        self.in_hand, self.ready, self.used, self.numbers = [], [], [], []
         self.torn = self.gone = 0
         self.access = "copy"
         try:
@@ -31,7 +38,7 @@ class Viewer:
             self.on_gpu = torch.empty(SHAPE, dtype=torch.uint8, device="cuda")
 
     def show(self, frame, ready_ns, block=None):
-        """Uses one frame, which lies in a block of a pool if there is one."""
+        """Uses one frame, which lies in a block of a pool if there is one, or is on the GPU already."""
         self.in_hand.append(time.monotonic_ns() - ready_ns)
         if block is not None:
             # The first call registers all blocks of the camera, so that copies run at full speed.
@@ -39,10 +46,12 @@ class Viewer:
             self.access = "direct" if path.direct else "copy"
             if not path.direct and self.torch:
                 sys.exit(f"viewer.py: the GPU cannot read the block: {path.why}")
-        if self.torch:
+        if isinstance(frame, np.ndarray) and self.torch:
             self.on_gpu.copy_(self.torch.as_tensor(frame))
             self.torch.cuda.synchronize()
-        number, torn = check(frame)
+        # The time at which the frame is where it is used: on the GPU, if there is one.
+        self.ready.append(time.monotonic_ns() - ready_ns)
+        number, torn = check(frame if isinstance(frame, np.ndarray) else frame.cpu().numpy())
         self.used.append(time.monotonic_ns() - ready_ns)
         self.numbers.append(number)
         self.torn += torn
@@ -63,6 +72,8 @@ class Viewer:
             "torn": self.torn,
             "in_hand_p50": ms(self.in_hand, 50),
             "in_hand_p99": ms(self.in_hand, 99),
+            "ready_p50": ms(self.ready, 50),
+            "ready_p99": ms(self.ready, 99),
             "used_p50": ms(self.used, 50),
             "used_p99": ms(self.used, 99),
         }
@@ -72,10 +83,16 @@ def main():
     node = Node()
     pool = hostbuf.Pool("viewer") if os.environ["TRANSPORT"] == "pool" else None
     viewer = Viewer()
+    tensor = None
     for event in node:
         if event["type"] != "INPUT":
             continue
         ready_ns = event["metadata"]["ready_ns"]
+        if os.environ["TRANSPORT"] == "tensor-pool":
+            if tensor is None:
+                tensor = viewer.torch.as_tensor(GpuArray(node.read_tensor_pool(event["value"])), device="cuda")
+            viewer.show(tensor, ready_ns)
+            continue
         if pool is None:
             viewer.show(event["value"].to_numpy().reshape(SHAPE), ready_ns)
             continue
