@@ -233,8 +233,13 @@ seen() {
     release
     until [[ $(queues h0) =~ :0000F... ]]; do :; done
     until [[ $(queues h1) == 00000000:* ]]; do :; done
+    # A host that is down takes no new sessions.
+    coproc ender { on h0 'read -r; kill -KILL $(cat /run/receiver)
+        while [ -e /proc/$(cat /run/receiver) ]; do :; done; echo ended'; }
     "$SIMHOSTS_DIR/host" down h0
-    on h0 'kill -KILL $(cat /run/receiver); while [ -e /proc/$(cat /run/receiver) ]; do :; done'
+    echo >&"${ender[1]}"
+    read -r ended <&"${ender[0]}"
+    echo "the receiver: $ended" >&2
     "$SIMHOSTS_DIR/host" up h0
     receive
 }
@@ -272,6 +277,7 @@ fn a_receiver_whose_end_was_not_heard_is_replaced() {
         return;
     }
     let (frames, outcome) = camera_and_viewer(LOST_RESET);
+    assert!(outcome.stderr.contains("the receiver: ended"), "it was not killed: {outcome:?}");
     assert_eq!(frames, whole(4), "{outcome:?}");
 }
 

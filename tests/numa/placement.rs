@@ -105,14 +105,14 @@ pub fn jobs() -> Vec<GuestCheck> {
             name: "full-node-of-a-section",
             command: job(
                 "full 1 40",
-                "--section name=a,size=8M,numa=0 --section name=b,size=64M,numa=interleave",
+                "--section name=a,size=8M,numa=0 --section name=b,size=128M,numa=interleave",
                 "echo ran",
             ),
             check: |output| {
                 refused(
                     output,
                     83,
-                    &["64 MiB requested", "the free memory of node 1 for section \"b\"", "beside 8 MiB"],
+                    &["128 MiB requested", "the free memory of node 1 for section \"b\"", "beside 8 MiB"],
                 )
             },
         },
