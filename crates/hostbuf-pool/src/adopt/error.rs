@@ -82,6 +82,12 @@ pub enum AdoptError {
         /// The number of registered files that are held.
         segments: usize,
     },
+    /// The range lies in a pool, whose broker counts its memory: adopted, the memory would outlive
+    /// its end in the pool.
+    PoolBlock {
+        /// The range.
+        span: Span,
+    },
     /// The device refuses the registration, or cannot be opened.
     Registration(hostbuf_register::Error),
     /// The kernel refuses an operation.
@@ -105,6 +111,7 @@ impl AdoptError {
             AdoptError::ReadOnly { .. } => "ReadOnly",
             AdoptError::Truncated { .. } => "Truncated",
             AdoptError::Budget { .. } => "Budget",
+            AdoptError::PoolBlock { .. } => "PoolBlock",
             AdoptError::Registration(error) => error.kind(),
             AdoptError::Os(_) => "Os",
             AdoptError::Invalid(_) => "Invalid",
@@ -162,6 +169,9 @@ impl fmt::Display for AdoptError {
                     "{span} cannot be adopted: its file needs {requested} of a budget of {budget}, of which {segments} {files} {held}; \
                      release adopted arrays, or raise HOSTBUF_ADOPT_BYTES"
                 )
+            }
+            AdoptError::PoolBlock { span } => {
+                write!(f, "{span} cannot be adopted: it lies in a block of a pool; use the method dma of the block")
             }
             AdoptError::Registration(error) => {
                 error.fmt(f)?;

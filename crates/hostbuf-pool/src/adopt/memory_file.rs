@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,8 @@ use super::file_range::{FileRange, MemoryFileId};
 
 /// The number of ramfs, which keeps its files in memory as tmpfs does (`linux/magic.h`).
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
+/// The beginning of the link of a file with the blocks of a pool.
+const POOL_FILE: &[u8] = b"/memfd:hostbuf-pool-data";
 const DESCRIPTORS: &str = "/proc/thread-self/fd";
 
 /// A file in memory, open for reading or for both.
@@ -69,6 +71,10 @@ impl MemoryFile {
         let kind = fstatfs(&file).map_err(hostbuf_os::Error::of("reading the kind of a file system"))?;
         if !is_in_memory(kind.filesystem_type()) {
             return Err(AdoptError::OnDisk { span: range.span, name });
+        }
+        let link = fs::read_link(format!("{DESCRIPTORS}/{}", file.as_raw_fd())).unwrap_or_default();
+        if link.as_os_str().as_encoded_bytes().starts_with(POOL_FILE) {
+            return Err(AdoptError::PoolBlock { span: range.span });
         }
         let huge = kind.filesystem_type() == HUGETLBFS_MAGIC;
         let page = if huge { kind.block_size() as u64 } else { hostbuf_os::memory::page_size() };
