@@ -11,6 +11,9 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use super::options::BrokerOptions;
 use crate::segment::SegmentFile;
 
+/// The beginning of the name of the file that each client of a broker has.
+const CLIENT_FILE: &str = "hostbuf-pool-client";
+
 /// The mark of a broker, which the names of its data files contain. A later broker is its successor
 /// if it has the same socket name in the same network namespace, or the same socket path, which
 /// brokers in several network namespaces may share.
@@ -37,11 +40,26 @@ impl BrokerTag {
         format!("{}-{self}", SegmentFile::Data.name())
     }
 
+    /// Returns the name of the file that each client of this broker has.
+    pub(super) fn client_file(self) -> String {
+        format!("{CLIENT_FILE}-{self}")
+    }
+
     /// Returns whether a file is a data file of this broker, or of one of its predecessors. `link`
     /// is its link in `/proc/PID/fd`.
     pub(super) fn marks(self, link: &str) -> bool {
+        self.is_in(SegmentFile::Data.name(), link)
+    }
+
+    /// Returns whether a file is that of a client of this broker, or of one of its predecessors.
+    pub(super) fn marks_client(self, link: &str) -> bool {
+        self.is_in(CLIENT_FILE, link)
+    }
+
+    /// Returns whether `link` is that of a file whose name is `beginning` with this mark.
+    fn is_in(self, beginning: &str, link: &str) -> bool {
         let marks = || {
-            let rest = link.strip_prefix("/memfd:")?.strip_prefix(SegmentFile::Data.name())?;
+            let rest = link.strip_prefix("/memfd:")?.strip_prefix(beginning)?;
             let (name, path) = rest.strip_prefix('-')?.split_once('-')?;
             let path = path.get(..16)?;
             let number = |digits| u64::from_str_radix(digits, 16).ok();
@@ -87,6 +105,8 @@ mod tests {
         let moved = of("two", Some("/tmp/../tmp/pool.socket"));
         assert!(plain.marks(&link(both)) && both.marks(&link(plain)) && both.marks(&link(moved)));
         assert!(!plain.marks(&link(moved)) && !moved.marks(&link(plain)));
+        let client = format!("/memfd:{} (deleted)", both.client_file());
+        assert!(plain.marks_client(&client) && !plain.marks(&client) && !plain.marks_client(&link(plain)));
         assert!(!of("two", None).marks(&link(of("three", None))), "neither has a path");
         for other in ["/memfd:hostbuf-pool-data (deleted)", "/memfd:hostbuf-pool-data-1-2", "/tmp/x", ""] {
             assert!(!plain.marks(other), "{other}");

@@ -1,6 +1,7 @@
 //! The processes that have memory of an earlier broker.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -13,18 +14,20 @@ use super::broker_tag::BrokerTag;
 use super::service_manager;
 use crate::segment::ClientIdentity;
 
-/// A process with data files of an earlier broker.
+/// A process with data files of an earlier broker, or one that may receive some.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KnownProcess {
     pub(super) pid: i32,
     /// The inode numbers and the lengths of the data files.
     files: BTreeSet<(u64, u64)>,
+    /// The number of descriptors that were sent to a client and that it has not received.
+    unreceived: u64,
 }
 
 impl KnownProcess {
-    /// Returns whether the process has a data file that is not in `adopted`.
+    /// Returns whether the process has a data file that is not in `adopted`, or may receive one.
     pub(super) fn has_others_than(&self, adopted: &BTreeSet<u64>) -> bool {
-        self.files.iter().any(|(inode, _)| !adopted.contains(inode))
+        self.unreceived > 0 || self.files.iter().any(|(inode, _)| !adopted.contains(inode))
     }
 
     /// Returns the number of bytes of the data files.
@@ -35,11 +38,17 @@ impl KnownProcess {
     /// Describes the process: `process 41 (camera) 64 MiB`.
     pub(super) fn describe(&self) -> String {
         let stopped = if process::state(self.pid) == Some('T') { ", stopped" } else { "" };
-        format!("process {} ({}{stopped}) {}", self.pid, process::name(self.pid), Bytes(self.bytes()))
+        let unreceived = match self.unreceived {
+            0 => String::new(),
+            number => format!(" and {number} descriptors that it has not received"),
+        };
+        let (name, bytes) = (process::name(self.pid), Bytes(self.bytes()));
+        format!("process {} ({name}{stopped}) {bytes}{unreceived}", self.pid)
     }
 }
 
-/// Returns the other processes of this user that have data files of a broker with this mark open.
+/// Returns the other processes of this user that have data files of a broker with this mark open,
+/// and its clients that have not received all descriptors that were sent to them.
 /// Processes in PID namespaces that are not visible here are missing; they connect to this broker
 /// by themselves. The service manager, which keeps descriptors for the broker, is not one of them.
 ///
@@ -72,16 +81,30 @@ pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> io::Result<Opti
         // It has ended, or is none of this user's clients: the kernel keeps its files from others.
         Err(_) => return Ok(None),
     };
-    let mut files = BTreeSet::new();
+    let (mut files, mut is_client, mut unreceived) = (BTreeSet::new(), false, 0);
     for entry in entries.flatten() {
         let path = entry.path();
-        let is_data =
-            fs::read_link(&path).is_ok_and(|target| target.to_str().is_some_and(|target| tag.marks(target)));
-        if let (true, Ok(file)) = (is_data, fs::metadata(&path)) {
-            files.insert((file.ino(), file.len()));
+        let Ok(target) = fs::read_link(&path) else { continue };
+        let Some(target) = target.to_str() else { continue };
+        if tag.marks(target) {
+            files.extend(fs::metadata(&path).map(|file| (file.ino(), file.len())));
+        } else if target.starts_with("socket:") {
+            unreceived += unreceived_descriptors(pid, &entry.file_name());
+        } else {
+            is_client |= tag.marks_client(target);
         }
     }
-    Ok((!files.is_empty()).then_some(KnownProcess { pid, files }))
+    // Other processes have no such descriptors of a broker.
+    let unreceived = if is_client { unreceived } else { 0 };
+    Ok((!files.is_empty() || unreceived > 0).then_some(KnownProcess { pid, files, unreceived }))
+}
+
+/// Returns the number of descriptors in the queue of a socket of a process, 0 before Linux 5.6.
+fn unreceived_descriptors(pid: i32, descriptor: &OsStr) -> u64 {
+    let path = format!("/proc/{pid}/fdinfo/{}", descriptor.display());
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let number = text.lines().find_map(|line| line.strip_prefix("scm_fds:")?.trim().parse().ok());
+    number.unwrap_or(0)
 }
 
 /// Returns whether an error says nothing about a file or a process.

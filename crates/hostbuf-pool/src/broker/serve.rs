@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hostbuf_os::process;
+use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_os::session::{AcceptedClient, Acceptor};
+use hostbuf_os::{PrivateFd, process};
 use hostbuf_protocol::message::{Message, Role};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -38,6 +39,8 @@ pub struct Broker {
     acceptors: Vec<Acceptor>,
     state: BrokerState,
     store: DescriptorStore,
+    /// An empty file that each client gets, so that a successor knows the clients.
+    client_file: PrivateFd,
     made: Arc<EventFd>,
     idle: Option<Duration>,
     unused_since: Instant,
@@ -88,17 +91,16 @@ impl Broker {
         let made =
             EventFd::from_value_and_flags(0, flags).map_err(PoolError::os("opening an event descriptor"))?;
         let made = Arc::new(made);
-        let state = BrokerState::new(
-            pool,
-            options,
-            SegmentMaker::new(made.clone(), BrokerTag::of(options)),
-            recovery,
-        );
+        let tag = BrokerTag::of(options);
+        let client_file = memfd::create(&tag.client_file(), 0, Backing::Shmem)
+            .map_err(PoolError::os("creating the file of the clients"))?;
+        let state = BrokerState::new(pool, options, SegmentMaker::new(made.clone(), tag), recovery);
         Ok(Broker {
             acceptors: listeners.sockets.drain(..).map(Acceptor::new).collect(),
             listeners,
             state,
             store: DescriptorStore::absent(),
+            client_file: client_file.into(),
             made,
             idle: options.idle,
             unused_since: Instant::now(),
@@ -204,6 +206,8 @@ impl Broker {
             return;
         }
         let name = String::from_utf8_lossy(command).into_owned();
+        // A client that does not get it here connects again when descriptors are free.
+        let Ok(client_file) = self.client_file.try_clone() else { return };
         let identity = hello.request;
         let pid = client.connection.peer().pid;
         let known = self.state.clients.iter().find(|(_, one)| one.identity == identity && one.pid == pid);
@@ -226,7 +230,7 @@ impl Broker {
             limit: self.state.accounts.limit(),
             per_client: self.state.accounts.per_client(),
         };
-        self.state.send(id, &welcome, Vec::new());
+        self.state.send(id, &welcome, vec![client_file]);
     }
 
     fn receive(&mut self, client: u64) {

@@ -10,6 +10,7 @@ use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_os::{FrameSocket, PrivateFd, socket};
 
+use super::connect::OpenConnection;
 use crate::error::{BrokerRefusal, PoolError};
 use crate::pool_id::PoolId;
 use crate::wire::{PoolMessage, RefusalKind, RefusalRecord, SegmentKey};
@@ -33,6 +34,8 @@ pub(super) struct BrokerLink {
 struct LinkState {
     /// `None` while there is no broker.
     socket: Option<Arc<FrameSocket>>,
+    /// The file by which a later broker knows this process as a client of the last one.
+    _client_file: PrivateFd,
     pool: PoolId,
     next_request: u64,
     /// The requests without an answer.
@@ -87,9 +90,15 @@ impl LinkState {
 
 impl BrokerLink {
     /// Makes the link of a new connection.
-    pub(super) fn new(socket: FrameSocket, pool: PoolId, timeout: Duration) -> BrokerLink {
-        let socket = Some(Arc::new(socket));
-        let state = LinkState { socket, pool, next_request: 1, waiting: HashMap::new() };
+    pub(super) fn new(open: OpenConnection, timeout: Duration) -> BrokerLink {
+        let OpenConnection { socket, pool, client_file } = open;
+        let state = LinkState {
+            socket: Some(Arc::new(socket)),
+            _client_file: client_file,
+            pool,
+            next_request: 1,
+            waiting: HashMap::new(),
+        };
         BrokerLink {
             fork_guard: ForkGuard::current(),
             timeout,
@@ -128,9 +137,10 @@ impl BrokerLink {
     }
 
     /// Begins with a new broker.
-    pub(super) fn connect(&self, socket: Arc<FrameSocket>, pool: PoolId) {
+    pub(super) fn connect(&self, socket: Arc<FrameSocket>, pool: PoolId, client_file: PrivateFd) {
         let mut state = self.state.lock().ignore_poison();
         state.socket = Some(socket);
+        state._client_file = client_file;
         state.pool = pool;
         drop(state);
         self.connected.notify_all();

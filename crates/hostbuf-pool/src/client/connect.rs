@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use hostbuf_os::session::{Session, SessionError};
-use hostbuf_os::{FrameSocket, Received, process, socket};
+use hostbuf_os::{FrameSocket, PrivateFd, Received, process, socket};
 use hostbuf_protocol::failure::cut;
 use hostbuf_protocol::message::{Hello, Message, Role};
 
@@ -22,6 +22,8 @@ pub(super) struct OpenConnection {
     pub(super) socket: FrameSocket,
     /// The pool of the broker.
     pub(super) pool: PoolId,
+    /// The file by which a later broker knows this process as a client.
+    pub(super) client_file: PrivateFd,
 }
 
 /// The reason why there is no connection.
@@ -57,8 +59,8 @@ pub(super) fn connect(options: &PoolOptions, identity: u64) -> Result<OpenConnec
     // A stopped broker reads nothing.
     socket::set_send_timeout(socket.as_fd(), Some(options.timeout))
         .map_err(|error| ConnectFailure::Other(PoolError::os("connecting to the pool's broker")(error)))?;
-    let pool = receive_welcome(&socket, options.timeout)?;
-    Ok(OpenConnection { socket, pool })
+    let (pool, client_file) = receive_welcome(&socket, options.timeout)?;
+    Ok(OpenConnection { socket, pool, client_file })
 }
 
 /// Describes the socket: `@hostbuf-pool-1000` or a path.
@@ -69,7 +71,7 @@ pub(super) fn describe_socket(options: &PoolOptions) -> String {
     }
 }
 
-fn receive_welcome(socket: &FrameSocket, limit: Duration) -> Result<PoolId, ConnectFailure> {
+fn receive_welcome(socket: &FrameSocket, limit: Duration) -> Result<(PoolId, PrivateFd), ConnectFailure> {
     let os = |error| ConnectFailure::Other(PoolError::os("receiving from the pool's broker")(error));
     socket::set_receive_timeout(socket.as_fd(), Some(limit)).map_err(os)?;
     let packet = match socket.receive().map_err(os)? {
@@ -85,9 +87,9 @@ fn receive_welcome(socket: &FrameSocket, limit: Duration) -> Result<PoolId, Conn
         let why = format!("the server at the pool's socket refuses this process: {}", error.line);
         return Err(ConnectFailure::Other(PoolError::NoBroker { why }));
     }
-    let (bytes, _) = packet.into_parts();
-    match PoolMessage::parse(&bytes) {
-        Ok(PoolMessage::Welcome { pool, .. }) => Ok(pool),
+    let (bytes, descriptors) = packet.into_parts();
+    match (PoolMessage::parse(&bytes), descriptors.into_iter().next()) {
+        (Ok(PoolMessage::Welcome { pool, .. }), Some(client_file)) => Ok((pool, client_file.into())),
         _ => {
             let why = "the process at the pool's socket is no broker of this version of hostbuf: use one installation";
             Err(ConnectFailure::Other(PoolError::NoBroker { why: why.into() }))

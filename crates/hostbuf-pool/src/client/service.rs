@@ -103,6 +103,11 @@ fn receive(connection: &PoolConnection, socket: &FrameSocket) -> bool {
             return false;
         }
     };
+    if !descriptors.is_empty() && has_hung_up(socket) {
+        // A later broker may have counted the memory as free while its descriptors were in no
+        // process. They are closed, and the request goes to that broker.
+        return false;
+    }
     let (request, is_last, unclaimed) = match PoolMessage::parse(&bytes) {
         Ok(PoolMessage::Granted { request, key }) => (request, true, Some((key, None))),
         Ok(PoolMessage::Attached { request, key, row, .. }) => (request, true, Some((key, Some(row)))),
@@ -133,6 +138,13 @@ fn receive(connection: &PoolConnection, socket: &FrameSocket) -> bool {
     true
 }
 
+/// Returns whether the broker at the other end has closed the connection.
+fn has_hung_up(socket: &FrameSocket) -> bool {
+    let mut fds = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+    let hung_up = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLHUP));
+    poll(&mut fds, PollTimeout::ZERO).is_ok() && hung_up(&fds[0])
+}
+
 /// Connects to a new broker and hands back what this client has. Returns false if the client has
 /// ended.
 fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent, mut pause: Duration) -> bool {
@@ -151,7 +163,7 @@ fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent, mut pause: Du
         if !hand_back(&held, &socket) {
             continue;
         }
-        strong.link.connect(socket, open.pool);
+        strong.link.connect(socket, open.pool, open.client_file);
         drop(changing);
         // A segment whose last use has ended meanwhile ends here, and the new broker is told.
         drop(held);
