@@ -1,6 +1,7 @@
 //! The description of a broker's state for `hostbuf stat`, as JSON.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use hostbuf_os::process;
 use serde_json::{Value, json};
@@ -10,6 +11,9 @@ use super::state::BrokerState;
 use crate::hold::BlockState;
 use crate::latency::LatencySnapshot;
 use crate::wire::{PoolMessage, SegmentKey};
+
+/// The largest number of held blocks of a reader that are listed.
+const LISTED_BLOCKS: usize = 256;
 
 impl BrokerState {
     /// Sends the description in parts.
@@ -70,12 +74,13 @@ impl BrokerState {
         let readers = segment.rows.iter().flatten().filter_map(|row| {
             let reader = row.reader?;
             let counters = row.view.counters();
-            let held: Vec<u32> = segment.blocks().filter(|&block| row.view.cell(block).count() > 0).collect();
+            let held = segment.blocks().filter(|&block| row.view.cell(block).count() > 0);
+            let (holds, held) = (held.clone().count(), held.take(LISTED_BLOCKS).collect::<Vec<u32>>());
             Some(json!({
                 "client": reader,
                 "name": self.clients.get(&reader).map(|client| client.name.as_str()),
                 "pid": self.clients.get(&reader).map(|client| client.pid),
-                "holds": held.len(),
+                "holds": holds,
                 "held_blocks": held,
                 "acquired": counters.acquired.load(Ordering::Relaxed),
                 "gone": counters.gone.load(Ordering::Relaxed),
@@ -116,13 +121,16 @@ impl BrokerState {
 }
 
 /// Describes the times between publishing and acquiring: bounds in nanoseconds, `null` for one
-/// beyond the range of the histogram.
+/// beyond the range of the histogram. Each bucket is a bound and the number of times below it.
 fn latency_status(latencies: &LatencySnapshot) -> Value {
-    let bound = |q: f64| latencies.quantile(q).and_then(|time| u64::try_from(time.as_nanos()).ok());
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).ok();
+    let bound = |q: f64| latencies.quantile(q).and_then(ns);
+    let buckets: Vec<Value> = latencies.buckets().map(|(bound, count)| json!([ns(bound), count])).collect();
     json!({
         "samples": latencies.count(),
         "p50_ns": bound(0.5),
         "p99_ns": bound(0.99),
         "max_ns": bound(1.0),
+        "buckets": buckets,
     })
 }

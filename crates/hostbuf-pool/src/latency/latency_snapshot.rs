@@ -41,6 +41,16 @@ impl LatencySnapshot {
         self.quantile(1.0)
     }
 
+    /// Returns the buckets that are not empty, in ascending order: an upper bound, and the number of
+    /// latencies between the bound of the bucket before and this one. The bounds are those of
+    /// [`LatencySnapshot::quantile`].
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let bounded = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        bounded.map(|(bucket, &count)| {
+            (upper_bound_ns(bucket).map_or(Duration::MAX, Duration::from_nanos), count)
+        })
+    }
+
     /// Adds the latencies of `other`. A counter that would overflow stays at its maximum.
     pub fn merge(&mut self, other: &LatencySnapshot) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
