@@ -26,6 +26,9 @@ use crate::segment::{RowView, SpaceEvent, TableView, ViewAccess};
 use crate::token::Token;
 use crate::wire::{PoolMessage, SegmentKey, SegmentTerms};
 
+/// The number of holds of a block while a thread counts its first one.
+const COUNTING: u32 = u32::MAX;
+
 /// A segment that this process reads. It is unmapped with the last hold after its end.
 #[derive(Debug)]
 pub(super) struct AttachedSegment {
@@ -192,9 +195,10 @@ impl AttachedSegment {
 
     /// Ends a hold.
     pub(super) fn release(&self, block: u32, generation: u64) {
-        // Before the producer can see it: the quota is this process's own.
-        self.uncount(block);
+        // The quota is taken back last: a thread that is stopped in between leaves fewer holds in the
+        // row than the quota allows, never more.
         self.parts.row.cell(block).release(generation);
+        self.uncount(block);
         self.wake_producer();
     }
 
@@ -291,23 +295,23 @@ impl AttachedSegment {
         let holds = &parts.holds[block as usize];
         let mut found = holds.load(Ordering::Relaxed);
         loop {
-            let is_first = found == 0;
-            let below = |held: u32| (held < quota).then_some(held + 1);
-            if is_first
-                && parts.held_blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).is_err()
-            {
-                return Err(AcquireError::Quota { quota });
+            if found == COUNTING {
+                // Its result decides whether this hold counts as another block.
+                std::thread::yield_now();
+                found = holds.load(Ordering::Relaxed);
+                continue;
             }
-            match holds.compare_exchange(found, found + 1, Ordering::Relaxed, Ordering::Relaxed) {
+            let next = if found == 0 { COUNTING } else { found + 1 };
+            match holds.compare_exchange(found, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(0) => break,
                 Ok(_) => return Ok(()),
-                Err(other) => {
-                    if is_first {
-                        parts.held_blocks.fetch_sub(1, Ordering::Relaxed);
-                    }
-                    found = other;
-                }
+                Err(other) => found = other,
             }
         }
+        let below = |held: u32| (held < quota).then_some(held + 1);
+        let counted = parts.held_blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
+        holds.store(u32::from(counted.is_ok()), Ordering::Relaxed);
+        counted.map(drop).map_err(|_| AcquireError::Quota { quota })
     }
 
     fn uncount(&self, block: u32) {

@@ -57,7 +57,7 @@ impl HoldCell {
             (_, found) if found > generation => HoldRefused::Gone,
             _ => HoldRefused::NotPublished,
         };
-        self.count.fetch_sub(1, Ordering::Release);
+        self.undo();
         Err(refused)
     }
 
@@ -69,7 +69,14 @@ impl HoldCell {
     /// Ends one hold of `generation`. The producer may overwrite the block from now on.
     pub(crate) fn release(&self, generation: u64) {
         self.finish(generation);
-        self.count.fetch_sub(1, Ordering::Release);
+        self.undo();
+    }
+
+    /// Takes one hold back. After the broker has cleared the cell, nothing is left to take back.
+    fn undo(&self) {
+        if self.count.fetch_sub(1, Ordering::Release) == 0 {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// States that this reader does not need `generation`, or any one before it.
