@@ -27,12 +27,16 @@ impl BrokerState {
         record.disconnected.get_or_insert_with(Instant::now);
     }
 
-    /// Ends the clients whose connection has ended, and whose process is unknown, or goes on
-    /// without the segments: it has executed another program.
+    /// Ends the clients whose connection has ended, and whose process goes on without the segments:
+    /// it has executed another program. A client whose process is unknown keeps what it has locked.
     pub(super) fn end_disconnected(&mut self) {
         let ended = |&(&id, record): &(&u64, &ClientRecord)| {
             let is_late = record.disconnected.is_some_and(|since| since.elapsed() >= END_GRACE);
-            is_late && (record.process.is_none() || self.has_left_all(id, record))
+            is_late
+                && match record.process {
+                    Some(_) => self.has_left_all(id, record),
+                    None => self.has_locked_nothing(id),
+                }
         };
         let list: Vec<u64> = self.clients.iter().filter(ended).map(|(&id, _)| id).collect();
         list.into_iter().for_each(|id| self.end_client(id));
@@ -47,7 +51,14 @@ impl BrokerState {
                 .all(|segment| segment.parts_of(client).into_iter().all(|part| !segment.may_have(part)))
     }
 
-    /// Takes back what a process had that has ended.
+    /// Returns whether a client has no lock on the block table of any of its segments.
+    fn has_locked_nothing(&self, client: u64) -> bool {
+        self.segments
+            .values()
+            .all(|segment| !segment.parts_of(client).into_iter().any(|part| segment.is_locked_by(part)))
+    }
+
+    /// Takes back the rows and segments of a process that has ended.
     pub(super) fn end_client(&mut self, client: u64) {
         let Some(record) = self.clients.remove(&client) else { return };
         tracing::debug!(client = record.describe(), "it has ended");

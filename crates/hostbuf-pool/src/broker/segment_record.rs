@@ -174,7 +174,12 @@ impl SegmentRecord {
     /// have the segment without one.
     pub(super) fn may_have(&self, row: Option<u32>) -> bool {
         let has_lock = self.entry(row).load().is_some_and(|client| client.is_locked);
-        !has_lock || is_locked(self.files.table.as_fd(), row)
+        !has_lock || self.is_locked_by(row)
+    }
+
+    /// Returns whether the client of a row, or the producer, has a lock on the block table.
+    pub(super) fn is_locked_by(&self, row: Option<u32>) -> bool {
+        is_locked(self.files.table.as_fd(), row)
     }
 
     /// Returns the parts of `client` in the segment: its rows, and `None` if it is the producer.
