@@ -39,6 +39,16 @@ fn nothing_is_left_of_clients_that_end_with_their_broker() {
 }
 
 #[test]
+fn a_grant_on_its_way_from_a_killed_broker_counts() {
+    rounds("granted", 200);
+}
+
+#[test]
+fn a_successor_grants_nothing_before_a_stopped_client_goes_on() {
+    rounds("awaited", 2);
+}
+
+#[test]
 fn a_mirror_delivers_whole_frames_through_deaths_on_both_sides() {
     rounds("mirror", 300);
 }

@@ -7,6 +7,7 @@ use hostbuf_os::PrivateFd;
 
 use hostbuf_memory::memfd;
 
+use super::requests::MAX_SEGMENTS;
 use super::segment_data::{SegmentData, is_same_file};
 use super::segment_record::{RowRecord, SegmentFiles, SegmentRecord, SegmentStage, segment_bytes};
 use super::state::BrokerState;
@@ -98,7 +99,17 @@ impl BrokerState {
         SegmentFile::Table.check(table.as_fd(), geometry).map_err(text)?;
         let rows: Vec<PrivateFd> = descriptors.collect();
         rows.iter().try_for_each(|row| SegmentFile::Row.check(row.as_fd(), geometry)).map_err(text)?;
+        let has_all_rows = match row {
+            None => rows.len() == geometry.readers() as usize,
+            Some(number) => rows.len() == 1 && number < geometry.readers(),
+        };
+        if !has_all_rows {
+            return Err("it has the wrong number of rows".into());
+        }
         if !self.segments.contains_key(&key) {
+            if self.segments_of(client) >= MAX_SEGMENTS {
+                return Err("its client has too many segments".into());
+            }
             let record = self.adopt_segment(client, terms, stream, data, table, space)?;
             self.segments.insert(key, record);
         } else if !is_same_file(&self.segments[&key].files.table, &table)
@@ -114,9 +125,6 @@ impl BrokerState {
             None => {
                 if segment.producer.is_some_and(|other| other != client) {
                     return Err("another client is its producer".into());
-                }
-                if rows.len() != geometry.readers() as usize {
-                    return Err("it has the wrong number of rows".into());
                 }
                 segment.mapped_by.insert((client, None));
                 segment.producer = Some(client);
@@ -191,6 +199,11 @@ fn take_row(segment: &mut SegmentRecord, number: usize, file: PrivateFd) -> Resu
     let view = RowView::map(file.as_fd(), segment.terms.geometry, ViewAccess::Write)
         .map_err(|error| error.to_string())?;
     let is_awaited = segment.table.reader(number as u32).load().is_some();
+    if !is_awaited {
+        // Its reader may have been given up before its file was here.
+        view.clear();
+        segment.files.space.notify();
+    }
     segment.rows[number] = Some(RowRecord { file, view, reader: None, is_awaited });
     Ok(())
 }

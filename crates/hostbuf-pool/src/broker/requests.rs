@@ -17,7 +17,7 @@ use crate::wire::{PoolMessage, RefusalKind};
 
 /// The largest number of segments that are charged to one client. Each of them takes descriptors of
 /// the broker.
-const MAX_SEGMENTS: usize = 1024;
+pub(super) const MAX_SEGMENTS: usize = 1024;
 /// The largest number of requests of one client that wait.
 const MAX_PENDING: usize = 1024;
 /// The time for which a request waits for segments that are about to end.
@@ -94,7 +94,7 @@ impl BrokerState {
     }
 
     /// Returns the number of segments that a client has or has requested.
-    fn segments_of(&self, client: u64) -> usize {
+    pub(super) fn segments_of(&self, client: u64) -> usize {
         self.segments.values().filter(|segment| segment.charged == client).count()
             + self.making.values().filter(|making| making.client == client).count()
     }

@@ -7,6 +7,7 @@ use hostbuf_pool::{Pool, Producer, ProducerOptions};
 use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
 use crate::random::RandomInstants;
+use crate::reader_deaths::take_all;
 use crate::stamps;
 use crate::test_broker::{BrokerProcess, status};
 
@@ -96,6 +97,7 @@ pub(crate) fn kill(rounds: u32, mut random: RandomInstants, all: bool) -> Result
         });
         known.map_err(|why| format!("{why}: {seen}"))?;
         times.push(begun.elapsed());
+        take_all(&producer)?;
         // It grants more, since all clients are known, and takes it back.
         drop(make(&viewer)?);
         eventually("the memory of a closed segment is free", || {

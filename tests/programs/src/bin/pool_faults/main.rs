@@ -12,6 +12,8 @@
 //! | `broker` | the broker is killed, and a new one takes over while both sides go on |
 //! | `all` | the producer and the reader are killed with the broker, or while its successor takes over or dies |
 //! | `mirror` | a sender, a receiver or a broker of a mirror is killed; the copy of each frame is whole |
+//! | `granted` | a client that has asked for the last bytes is stopped, and the broker is killed; another client asks its successor |
+//! | `awaited` | a client is stopped, and the broker is killed; its successor grants nothing until the client goes on |
 //! | `limit` | 64 clients ask for the last bytes at once; exactly as many get them as there are |
 //! | `paused` | a reader, a producer or the broker is stopped for at least SECONDS (default 0), and goes on |
 //! | `flipped` | each byte of a table, of its rows and of a token changes while they are in use |
@@ -37,6 +39,7 @@ mod paused_processes;
 mod producer_deaths;
 mod random;
 mod reader_deaths;
+mod recovery;
 mod stamps;
 mod step_roles;
 mod test_broker;
@@ -70,6 +73,8 @@ fn main() -> ExitCode {
         "broker" => broker_deaths::kill(rounds, random, false),
         "all" => broker_deaths::kill(rounds, random, true),
         "mirror" => mirror_deaths::kill(rounds, random),
+        "granted" => recovery::ask_twice(rounds, random),
+        "awaited" => recovery::wait_for_client(rounds),
         "limit" => limit::ask_at_once(rounds),
         "paused" => paused_processes::pause(rounds, random, Duration::from_secs(seconds)),
         "flipped" => flipped_bytes::flip(rounds, random),
@@ -93,7 +98,7 @@ fn main() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: pool_faults reader|stopped-reader|producer|broker|all|mirror|limit|paused|flipped|garbage|crowd|forked|trespass \
+        "usage: pool_faults reader|stopped-reader|producer|broker|all|mirror|granted|awaited|limit|paused|flipped|garbage|crowd|forked|trespass \
          ROUNDS [SEED [SECONDS]]"
     );
     ExitCode::from(2)
