@@ -195,8 +195,8 @@ impl AttachedSegment {
 
     /// Ends a hold.
     pub(super) fn release(&self, block: u32, generation: u64) {
-        // The quota is taken back last: a thread that is stopped in between leaves fewer holds in the
-        // row than the quota allows, never more.
+        // The quota is taken back last: a thread that is stopped in between leaves fewer holds in
+        // the row than the quota allows, never more.
         self.parts.row.cell(block).release(generation);
         self.uncount(block);
         self.wake_producer();

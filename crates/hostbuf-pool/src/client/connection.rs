@@ -86,7 +86,8 @@ impl PoolConnection {
         AttachingThread(self)
     }
 
-    /// Adds a segment that this client reads. If the segment has ended meanwhile, it ends here, too.
+    /// Adds a segment that this client reads. If the segment has ended meanwhile, it ends here,
+    /// too.
     pub(super) fn add_attached(&self, key: SegmentKey, segment: Arc<AttachedSegment>) {
         let mut held = self.held.lock().ignore_poison();
         if held.ended.contains(&key) {

@@ -41,8 +41,8 @@ impl LatencySnapshot {
         self.quantile(1.0)
     }
 
-    /// Returns the buckets that are not empty, in ascending order: an upper bound, and the number of
-    /// latencies between the bound of the bucket before and this one. The bounds are those of
+    /// Returns the buckets that are not empty, in ascending order: an upper bound, and the number
+    /// of latencies between the bound of the bucket before and this one. The bounds are those of
     /// [`LatencySnapshot::quantile`].
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let bounded = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
