@@ -1,4 +1,4 @@
-"""A node that plays 1080p frames at 30 Hz: in blocks of a pool, as outputs of dora, or by dora's tensor pool."""
+"""A node that plays 1080p frames at 30 Hz, by one of several transports."""
 
 import os
 import time
@@ -17,7 +17,7 @@ PAUSE = 30
 
 
 def write(array, number):
-    """Writes frame `number`, a picture with a moving bar, and returns the time of its last byte as metadata."""
+    """Writes a picture with a moving bar, and returns the time of its last byte as metadata."""
     array[...] = WIDE[:, number % SHAPE[1] : number % SHAPE[1] + SHAPE[1]]
     stamp(array, number)
     return {"ready_ns": time.monotonic_ns()}
@@ -55,7 +55,7 @@ class DoraOutput:
 
 
 class TensorPoolOutput:
-    """Copies frames to the GPU by dora's tensor pool, which the wheel from PyPI does not contain."""
+    """Copies frames to the GPU by dora's tensor pool, which wheels from PyPI lack."""
 
     def __init__(self):
         self.frame = np.empty(SHAPE, np.uint8)

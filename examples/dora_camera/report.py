@@ -20,7 +20,7 @@ def _text(value):
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-# The least ratios of the times of dora's own outputs to those of the pool: in hand anywhere, and on a GPU.
+# The least ratios of the times of dora's transports to those of the pool.
 BARS = (
     ("plain", "dora with its defaults", "in_hand_p50", 5),
     ("tuned", "dora with enough shared memory", "in_hand_p50", 1),

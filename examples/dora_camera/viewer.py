@@ -38,7 +38,7 @@ class Viewer:
             self.on_gpu = torch.empty(SHAPE, dtype=torch.uint8, device="cuda")
 
     def show(self, frame, ready_ns, block=None):
-        """Uses one frame, which lies in a block of a pool if there is one, or is on the GPU already."""
+        """Uses one frame, which may lie in a block of a pool, or be on the GPU already."""
         self.in_hand.append(time.monotonic_ns() - ready_ns)
         if block is not None:
             # The first call registers all blocks of the camera, so that copies run at full speed.
