@@ -233,9 +233,10 @@ seen() {
     release
     until [[ $(queues h0) =~ :0000F... ]]; do :; done
     until [[ $(queues h1) == 00000000:* ]]; do :; done
-    # A host that is down takes no new sessions.
-    coproc ender { on h0 'read -r; kill -KILL $(cat /run/receiver)
+    # A host that is down takes no new sessions, and keeps those that it has.
+    coproc ender { on h0 'echo here; read -r; kill -KILL $(cat /run/receiver)
         while [ -e /proc/$(cat /run/receiver) ]; do :; done; echo ended'; }
+    read -r here <&"${ender[0]}"
     "$SIMHOSTS_DIR/host" down h0
     echo >&"${ender[1]}"
     read -r ended <&"${ender[0]}"
