@@ -6,3 +6,4 @@ mod deaths;
 mod device_readers;
 mod gpu_blocks;
 mod misuse;
+mod system_calls;
