@@ -6,11 +6,18 @@ use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
 use futures::{join, poll};
-use hostbuf_pool::{Block, Pool, PoolMode, PoolOptions, Producer, ProducerOptions};
+use hostbuf_pool::{Block, Pool, PoolMode, PoolOptions, Producer, ProducerOptions, TakeError};
+
+fn private_pool() -> Pool {
+    Pool::connect(PoolOptions::new("tasks").mode(PoolMode::Private)).expect("it needs no broker")
+}
 
 /// Makes a producer of `blocks` blocks in a private pool.
 fn producer(blocks: u32) -> Producer {
-    let pool = Pool::connect(PoolOptions::new("tasks").mode(PoolMode::Private)).expect("it needs no broker");
+    producer_of(&private_pool(), blocks)
+}
+
+fn producer_of(pool: &Pool, blocks: u32) -> Producer {
     pool.producer(&ProducerOptions::new(4096, blocks)).expect("there is memory")
 }
 
@@ -79,6 +86,33 @@ fn a_dropped_future_keeps_no_block() {
         second.await.unwrap();
     });
     assert!(producer.try_take().unwrap().is_some());
+    eventually("the thread has ended", || !has_thread());
+}
+
+#[test]
+fn closing_the_producer_ends_the_waits_of_tasks_and_threads() {
+    let pool = private_pool();
+    let producer = producer_of(&pool, 2);
+    let held = [producer.take().unwrap(), producer.take().unwrap()];
+    block_on(async {
+        let (mut first, mut second) = (pin!(producer.take_async()), pin!(producer.take_async()));
+        assert!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
+        std::thread::scope(|scope| {
+            let threads = [scope.spawn(|| producer.take()), scope.spawn(|| producer.take())];
+            // Each wait is counted before it begins.
+            eventually("all four wait", || pool.status().unwrap().contains("\"exhausted\":4"));
+            producer.close();
+            for thread in threads {
+                assert!(matches!(thread.join().unwrap(), Err(TakeError::Closed)));
+            }
+        });
+        assert!(matches!(first.await, Err(TakeError::Closed)));
+        assert!(matches!(second.await, Err(TakeError::Closed)));
+        assert!(matches!(producer.take_async().await, Err(TakeError::Closed)));
+    });
+    drop(held);
+    assert!(matches!(producer.try_take(), Err(TakeError::Closed)));
+    assert!(matches!(producer.take(), Err(TakeError::Closed)));
     eventually("the thread has ended", || !has_thread());
 }
 

@@ -32,7 +32,7 @@ impl GpuProducer {
     /// Takes a free block, if there is one. It makes no system call.
     ///
     /// # Errors
-    /// [`TakeError::Pool`] in a forked child.
+    /// [`TakeError::Pool`] in a forked child, [`TakeError::Closed`].
     pub fn try_take(&self) -> Result<Option<GpuBlock>, TakeError> {
         self.check()?;
         Ok(self.segment.try_take().map(|(block, _)| self.block(block)))
@@ -41,7 +41,7 @@ impl GpuProducer {
     /// Takes a free block, for which it waits.
     ///
     /// # Errors
-    /// [`TakeError::Pool`].
+    /// [`TakeError::Pool`], [`TakeError::Closed`].
     pub fn take(&self) -> Result<GpuBlock, TakeError> {
         self.check()?;
         self.segment.take(None).map(|(block, _)| self.block(block))
@@ -50,7 +50,7 @@ impl GpuProducer {
     /// Takes a free block, for which it waits at most `limit`.
     ///
     /// # Errors
-    /// [`TakeError::Timeout`] with the use of all blocks.
+    /// [`TakeError::Timeout`] with the use of all blocks, [`TakeError::Closed`].
     pub fn take_timeout(&self, limit: Duration) -> Result<GpuBlock, TakeError> {
         self.check()?;
         self.segment.take(Some(limit)).map(|(block, _)| self.block(block))
@@ -61,13 +61,25 @@ impl GpuProducer {
     /// they have asked. A dropped future takes none.
     ///
     /// # Errors
-    /// [`TakeError::Pool`].
+    /// [`TakeError::Pool`], [`TakeError::Closed`].
     pub async fn take_async(&self) -> Result<GpuBlock, TakeError> {
         PendingTake::new(&self.segment).await.map(|number| self.block(number))
     }
 
+    /// Ends all waits for a block with [`TakeError::Closed`], also those of other threads and of
+    /// tasks, and gives out no more blocks. The wakers of the tasks are called before it returns.
+    /// Blocks that were taken or published stay valid. In a forked child it does nothing.
+    pub fn close(&self) {
+        if self.segment.is_mapped() {
+            self.segment.close();
+        }
+    }
+
     fn check(&self) -> Result<(), TakeError> {
-        if self.segment.is_mapped() { Ok(()) } else { Err(PoolError::Forked.into()) }
+        if !self.segment.is_mapped() {
+            return Err(PoolError::Forked.into());
+        }
+        if self.segment.is_closed() { Err(TakeError::Closed) } else { Ok(()) }
     }
 
     fn block(&self, number: u32) -> GpuBlock {

@@ -35,11 +35,13 @@ impl Future for PendingTake<'_> {
         if !self.segment.is_mapped() {
             return Poll::Ready(Err(PoolError::Forked.into()));
         }
-        let failed = |error| TakeError::from(PoolError::os("waiting for a free block")(error));
         if let Some(taker) = &self.taker {
             let result = std::task::ready!(taker.poll(context));
             self.taker = None;
-            return Poll::Ready(result.map_err(failed));
+            return Poll::Ready(result);
+        }
+        if self.segment.is_closed() {
+            return Poll::Ready(Err(TakeError::Closed));
         }
         if let Some((number, _)) = self.segment.try_take() {
             return Poll::Ready(Ok(number));
@@ -50,7 +52,7 @@ impl Future for PendingTake<'_> {
                 self.taker = Some(taker);
                 Poll::Pending
             }
-            Err(error) => Poll::Ready(Err(failed(error))),
+            Err(error) => Poll::Ready(Err(error)),
         }
     }
 }
@@ -67,9 +69,13 @@ impl Drop for PendingTake<'_> {
     }
 }
 
-fn start_thread(segment: &Arc<ProducerSegment>) -> io::Result<()> {
+fn failed(error: io::Error) -> TakeError {
+    PoolError::os("waiting for a free block")(error).into()
+}
+
+fn start_thread(segment: &Arc<ProducerSegment>) -> Result<(), TakeError> {
     let segment = segment.clone();
-    thread::spawn(c"hostbuf-take", move || serve(&segment)).map(drop)
+    thread::spawn(c"hostbuf-take", move || serve(&segment)).map(drop).map_err(failed)
 }
 
 /// Takes blocks for the tasks of a segment until none waits.
@@ -83,7 +89,7 @@ fn serve(segment: &ProducerSegment) {
                 segment.free(number);
             }
         } else if let Err(error) = segment.wait_for_space(None) {
-            taker.finish(Err(error));
+            taker.finish(Err(failed(error)));
         }
     }
     segment.count_waiting(-1);

@@ -29,7 +29,7 @@ impl Producer {
     /// Takes a free block, if there is one. It makes no system call.
     ///
     /// # Errors
-    /// [`TakeError::Pool`] in a forked child.
+    /// [`TakeError::Pool`] in a forked child, [`TakeError::Closed`].
     pub fn try_take(&self) -> Result<Option<Block>, TakeError> {
         self.check()?;
         Ok(self.segment.try_take().map(|(block, _)| self.block(block)))
@@ -38,7 +38,7 @@ impl Producer {
     /// Takes a free block, for which it waits.
     ///
     /// # Errors
-    /// [`TakeError::Pool`].
+    /// [`TakeError::Pool`], [`TakeError::Closed`].
     pub fn take(&self) -> Result<Block, TakeError> {
         self.check()?;
         self.segment.take(None).map(|(block, _)| self.block(block))
@@ -47,7 +47,7 @@ impl Producer {
     /// Takes a free block, for which it waits at most `limit`.
     ///
     /// # Errors
-    /// [`TakeError::Timeout`] with the use of all blocks.
+    /// [`TakeError::Timeout`] with the use of all blocks, [`TakeError::Closed`].
     pub fn take_timeout(&self, limit: Duration) -> Result<Block, TakeError> {
         self.check()?;
         self.segment.take(Some(limit)).map(|(block, _)| self.block(block))
@@ -58,13 +58,25 @@ impl Producer {
     /// they have asked. A dropped future takes none.
     ///
     /// # Errors
-    /// [`TakeError::Pool`].
+    /// [`TakeError::Pool`], [`TakeError::Closed`].
     pub async fn take_async(&self) -> Result<Block, TakeError> {
         PendingTake::new(&self.segment).await.map(|number| self.block(number))
     }
 
+    /// Ends all waits for a block with [`TakeError::Closed`], also those of other threads and of
+    /// tasks, and gives out no more blocks. The wakers of the tasks are called before it returns.
+    /// Blocks that were taken or published stay valid. In a forked child it does nothing.
+    pub fn close(&self) {
+        if self.segment.is_mapped() {
+            self.segment.close();
+        }
+    }
+
     fn check(&self) -> Result<(), TakeError> {
-        if self.segment.is_mapped() { Ok(()) } else { Err(PoolError::Forked.into()) }
+        if !self.segment.is_mapped() {
+            return Err(PoolError::Forked.into());
+        }
+        if self.segment.is_closed() { Err(TakeError::Closed) } else { Ok(()) }
     }
 
     fn block(&self, number: u32) -> Block {

@@ -5,7 +5,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,7 @@ pub(super) struct ProducerSegment {
     parts: ManuallyDrop<ProducerParts>,
     /// The tasks that wait for blocks.
     takers: TakerQueue,
+    is_closed: AtomicBool,
     link: Weak<BrokerLink>,
 }
 
@@ -132,7 +133,8 @@ impl ProducerSegment {
             became_ready: Condvar::new(),
         };
         let parts = ManuallyDrop::new(parts);
-        Ok(ProducerSegment { key, stream: stream.to_owned(), parts, takers: TakerQueue::default(), link })
+        let (takers, is_closed) = (TakerQueue::default(), AtomicBool::new(false));
+        Ok(ProducerSegment { key, stream: stream.to_owned(), parts, takers, is_closed, link })
     }
 
     /// Returns the identity of the segment.
@@ -191,6 +193,9 @@ impl ProducerSegment {
         let deadline = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
         self.count_waiting(1);
         let result = loop {
+            if self.is_closed() {
+                break Err(TakeError::Closed);
+            }
             if let Some(taken) = self.try_take() {
                 break Ok(taken);
             }
@@ -204,6 +209,19 @@ impl ProducerSegment {
         };
         self.count_waiting(-1);
         result
+    }
+
+    /// Ends all waits for a block.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.takers.close();
+        // Each thread that waits passes this on.
+        self.parts.space.notify();
+    }
+
+    /// Returns whether no more blocks are given out.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     /// Counts that no block was free.

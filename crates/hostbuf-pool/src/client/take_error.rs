@@ -16,6 +16,8 @@ pub enum TakeError {
         /// The use of all blocks, and the readers that hold some.
         details: String,
     },
+    /// The producer is closed.
+    Closed,
     /// Waiting failed.
     Pool(PoolError),
 }
@@ -28,6 +30,9 @@ impl fmt::Display for TakeError {
                 "no block became free within {} s: {details}; make more blocks, retain fewer, or end readers that do not release theirs",
                 limit.as_secs_f32()
             ),
+            TakeError::Closed => {
+                f.write_str("no block was taken, since the producer is closed: make another producer")
+            }
             TakeError::Pool(error) => error.fmt(f),
         }
     }
@@ -37,7 +42,7 @@ impl std::error::Error for TakeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             TakeError::Pool(error) => Some(error),
-            TakeError::Timeout { .. } => None,
+            TakeError::Timeout { .. } | TakeError::Closed => None,
         }
     }
 }

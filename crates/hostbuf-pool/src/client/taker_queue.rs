@@ -1,11 +1,12 @@
 //! The tasks that wait for blocks of a producer.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use hostbuf_os::poison::IgnorePoison;
+
+use super::take_error::TakeError;
 
 /// The tasks that wait for blocks of a producer, in the order in which they came. While there are
 /// any, a thread waits for blocks on their behalf, so they need no particular runtime.
@@ -18,6 +19,7 @@ pub(super) struct TakerQueue {
 struct TakerList {
     takers: VecDeque<Arc<Taker>>,
     has_thread: bool,
+    is_closed: bool,
 }
 
 /// A task that waits for a block.
@@ -30,14 +32,14 @@ pub(super) struct Taker {
 enum TakerState {
     Waiting(Waker),
     /// The number of its block, or the reason why there is none.
-    Finished(io::Result<u32>),
+    Finished(Result<u32, TakeError>),
     /// The task has got the result, or does not want it any more.
     Over,
 }
 
 impl Taker {
     /// Returns the number of the block, once there is one.
-    pub(super) fn poll(&self, context: &Context<'_>) -> Poll<io::Result<u32>> {
+    pub(super) fn poll(&self, context: &Context<'_>) -> Poll<Result<u32, TakeError>> {
         let mut state = self.state.lock().ignore_poison();
         match std::mem::replace(&mut *state, TakerState::Over) {
             TakerState::Finished(result) => Poll::Ready(result),
@@ -58,15 +60,20 @@ impl Taker {
     }
 
     /// Gives the task its result, and wakes it. Returns false if the task does not wait any more.
-    pub(super) fn finish(&self, result: io::Result<u32>) -> bool {
+    pub(super) fn finish(&self, result: Result<u32, TakeError>) -> bool {
         let mut state = self.state.lock().ignore_poison();
-        let TakerState::Waiting(waker) = std::mem::replace(&mut *state, TakerState::Over) else {
-            return false;
-        };
-        *state = TakerState::Finished(result);
-        drop(state);
-        waker.wake();
-        true
+        match std::mem::replace(&mut *state, TakerState::Over) {
+            TakerState::Waiting(waker) => {
+                *state = TakerState::Finished(result);
+                drop(state);
+                waker.wake();
+                true
+            }
+            other => {
+                *state = other;
+                false
+            }
+        }
     }
 
     fn is_waiting(&self) -> bool {
@@ -79,20 +86,36 @@ impl TakerQueue {
     /// [`next`](TakerQueue::next) returns none; it is called if there is no such thread.
     ///
     /// # Errors
-    /// Those of `start`.
+    /// Those of `start`, and [`TakeError::Closed`].
     pub(super) fn add(
         &self,
         waker: &Waker,
-        start: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<Arc<Taker>> {
+        start: impl FnOnce() -> Result<(), TakeError>,
+    ) -> Result<Arc<Taker>, TakeError> {
         let taker = Arc::new(Taker { state: Mutex::new(TakerState::Waiting(waker.clone())) });
         let mut state = self.state.lock().ignore_poison();
+        if state.is_closed {
+            return Err(TakeError::Closed);
+        }
         if !state.has_thread {
             start()?;
             state.has_thread = true;
         }
         state.takers.push_back(taker.clone());
         Ok(taker)
+    }
+
+    /// Ends the waits of all tasks with [`TakeError::Closed`]. No task is added afterwards. The
+    /// thread ends when it calls [`next`](TakerQueue::next).
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock().ignore_poison();
+        state.is_closed = true;
+        let takers = std::mem::take(&mut state.takers);
+        // A waker may call functions of the program.
+        drop(state);
+        for taker in takers {
+            taker.finish(Err(TakeError::Closed));
+        }
     }
 
     /// Returns the first task that waits. If there is none, the thread ends.
