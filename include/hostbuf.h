@@ -106,6 +106,8 @@ typedef enum hostbuf_status {
     HOSTBUF_INVALID_TOKEN = 30,
     // The description of a block is damaged.
     HOSTBUF_INVALID_HEADER = 31,
+    // The producer that a program waited for is closed.
+    HOSTBUF_CLOSED = 32,
 } hostbuf_status;
 
 // The operation of `all_reduce`.
@@ -251,6 +253,9 @@ typedef struct hostbuf_gpu_producer hostbuf_gpu_producer;
 
 // A block that a program waits for without blocking a thread.
 typedef struct hostbuf_pending_block hostbuf_pending_block;
+
+// A block on a GPU that a program waits for without blocking a thread.
+typedef struct hostbuf_pending_gpu_block hostbuf_pending_gpu_block;
 
 // A connection of this process to a pool of blocks.
 typedef struct hostbuf_pool hostbuf_pool;
@@ -535,8 +540,9 @@ typedef struct hostbuf_block_header {
 // another number once it has completed or failed. It does not wait. A thread of hostbuf calls it.
 typedef int (*hostbuf_completion_function)(void *argument);
 
-// A function of the program that is called once a block is there. It must return soon: other tasks
-// wait for the thread that calls it. It may get the block, and close the pending block.
+// A function of the program that is called once a request for a block has a result. It must return
+// soon: other tasks wait for the thread that calls it. It may get the block, and close the pending
+// block.
 typedef void (*hostbuf_ready_function)(void *argument);
 
 // The options of a connection to a pool. All have defaults.
@@ -851,15 +857,16 @@ enum hostbuf_status hostbuf_block_ref_release_after(struct hostbuf_block_ref **b
                                                     void *argument);
 
 // Takes a free block without waiting for it. Once `hostbuf_pending_block_get` returns something
-// other than `HOSTBUF_NOTHING`, `ready(argument)` is called once, by a thread of hostbuf or before
-// this function returns. Requests get their blocks in the order in which they were made.
+// other than `HOSTBUF_NOTHING`, `ready(argument)` is called once: by a thread of hostbuf, by
+// `hostbuf_producer_close`, or before this function returns. Requests get their blocks in the
+// order in which they were made.
 enum hostbuf_status hostbuf_producer_take_async(const struct hostbuf_producer *producer,
                                                 hostbuf_ready_function ready,
                                                 void *argument,
                                                 struct hostbuf_pending_block **to);
 
-// Sets `to` to the block, or returns `HOSTBUF_NOTHING` if it is not there yet. A second call after
-// the block was returned is invalid.
+// Sets `to` to the block, or returns `HOSTBUF_NOTHING` if it is not there yet, or `HOSTBUF_CLOSED`
+// if its producer was closed before. A second call after the block was returned is invalid.
 enum hostbuf_status hostbuf_pending_block_get(const struct hostbuf_pending_block *pending,
                                               struct hostbuf_block **to);
 
@@ -906,7 +913,8 @@ enum hostbuf_status hostbuf_pool_producer(const struct hostbuf_pool *pool,
                                           struct hostbuf_producer **to);
 
 // Closes a producer. Readers may read what it has published for some seconds, and until the last
-// of them has released it. Its unpublished blocks stay valid. A null producer is ignored.
+// of them has released it. Its unpublished blocks stay valid. Its pending blocks end with
+// `HOSTBUF_CLOSED`: this calls their functions. A null producer is ignored.
 void hostbuf_producer_close(struct hostbuf_producer *producer);
 
 // Returns the length of a block in bytes, or 0 if the producer is null.
@@ -1018,7 +1026,8 @@ enum hostbuf_status hostbuf_pool_gpu_producer(const struct hostbuf_pool *pool,
 
 // Closes a producer. Once its blocks are published or freed too, it waits for the work that writes
 // published blocks. Readers may read them for some seconds, and until the last of them has
-// released them. A null producer is ignored.
+// released them. Its pending blocks end with `HOSTBUF_CLOSED`: this calls their functions. A null
+// producer is ignored.
 void hostbuf_gpu_producer_close(struct hostbuf_gpu_producer *producer);
 
 // Returns the length of a block in bytes, or 0 if the producer is null.
@@ -1040,6 +1049,21 @@ enum hostbuf_status hostbuf_gpu_producer_try_take(const struct hostbuf_gpu_produ
 enum hostbuf_status hostbuf_gpu_producer_take_timeout(const struct hostbuf_gpu_producer *producer,
                                                       uint64_t timeout_ns,
                                                       struct hostbuf_gpu_block **to);
+
+// Takes a free block without waiting for it, as `hostbuf_producer_take_async`:
+// `hostbuf_pending_gpu_block_get` returns the block.
+enum hostbuf_status hostbuf_gpu_producer_take_async(const struct hostbuf_gpu_producer *producer,
+                                                    hostbuf_ready_function ready,
+                                                    void *argument,
+                                                    struct hostbuf_pending_gpu_block **to);
+
+// Sets `to` to the block, or returns `HOSTBUF_NOTHING` if it is not there yet, or `HOSTBUF_CLOSED`
+// if its producer was closed before. A second call after the block was returned is invalid.
+enum hostbuf_status hostbuf_pending_gpu_block_get(const struct hostbuf_pending_gpu_block *pending,
+                                                  struct hostbuf_gpu_block **to);
+
+// Ends a pending block as `hostbuf_pending_block_close`.
+void hostbuf_pending_gpu_block_close(struct hostbuf_pending_gpu_block *pending);
 
 #ifdef __cplusplus
 }  // extern "C"

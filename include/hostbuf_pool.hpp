@@ -17,10 +17,12 @@
 #define HOSTBUF_POOL_HPP
 
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -134,6 +136,112 @@ private:
     hostbuf_block *own_;
 };
 
+namespace detail {
+
+/// The functions of hostbuf.h for a request of a block on the host.
+struct host_request {
+    using block = hostbuf::block;
+    using native_block = hostbuf_block;
+    using native = hostbuf_pending_block;
+    static hostbuf_status get(const native *pending, native_block **to) { return hostbuf_pending_block_get(pending, to); }
+    static void close(native *pending) { hostbuf_pending_block_close(pending); }
+};
+
+}    // namespace detail
+
+/// A block that a program waits for, from producer::take_async() or gpu_producer::take_async(). It
+/// is used as a std::future. The destructor cancels the request: it gives up its place, and the
+/// block that it has got meanwhile is free. If the producer is closed before, the request ends with
+/// an error, HOSTBUF_CLOSED.
+template <class Request>
+class basic_pending_block {
+public:
+    using block_type = typename Request::block;
+
+    /// Makes a request by `start(ready, argument, to)`, which calls `ready(argument)` once there is
+    /// a result.
+    template <class Start, class = std::enable_if_t<!std::is_same<std::decay_t<Start>, basic_pending_block>::value>>
+    explicit basic_pending_block(const Start &start) : own_(std::make_unique<request>())
+    {
+        hostbuf_ready_function ready = [](void *argument) {
+            auto *own = static_cast<request *>(argument);
+            const std::lock_guard<std::mutex> lock(own->mutex);
+            own->is_ready = true;
+            own->changed.notify_all();
+        };
+        check(start(ready, static_cast<void *>(own_.get()), &own_->native));
+    }
+
+    /// Returns false once get() was called.
+    bool valid() const noexcept { return own_ != nullptr; }
+
+    /// Waits until there is a result.
+    void wait() const
+    {
+        auto lock = locked();
+        own_->changed.wait(lock, [this] { return own_->is_ready; });
+    }
+
+    /// Waits until there is a result, at most for `limit`.
+    template <class Rep, class Period>
+    std::future_status wait_for(const std::chrono::duration<Rep, Period> &limit) const
+    {
+        return wait_until(std::chrono::steady_clock::now() + limit);
+    }
+
+    /// Waits until there is a result, at most until `end`.
+    template <class Clock, class Duration>
+    std::future_status wait_until(const std::chrono::time_point<Clock, Duration> &end) const
+    {
+        auto lock = locked();
+        const bool is_ready = own_->changed.wait_until(lock, end, [this] { return own_->is_ready; });
+        return is_ready ? std::future_status::ready : std::future_status::timeout;
+    }
+
+    /// Waits until there is a result, and returns the block. Throws an error with HOSTBUF_CLOSED if
+    /// the producer was closed before. It can be called once.
+    block_type get()
+    {
+        if (!own_) throw std::future_error(std::future_errc::no_state);
+        const std::unique_ptr<request> ended = std::move(own_);
+        typename Request::native_block *taken;
+        hostbuf_status status = Request::get(ended->native, &taken);
+        if (status == HOSTBUF_NOTHING) {
+            std::unique_lock<std::mutex> lock(ended->mutex);
+            ended->changed.wait(lock, [&ended] { return ended->is_ready; });
+            lock.unlock();
+            status = Request::get(ended->native, &taken);
+        }
+        check(status);
+        return block_type(taken);
+    }
+
+private:
+    struct request {
+        std::mutex mutex;
+        std::condition_variable changed;
+        bool is_ready = false;
+        typename Request::native *native = nullptr;
+
+        request() = default;
+        request(const request &) = delete;
+        request &operator=(const request &) = delete;
+        /// Nobody has the lock afterwards, since it waits for a call of the function.
+        ~request() { Request::close(native); }
+    };
+
+    std::unique_lock<std::mutex> locked() const
+    {
+        if (!own_) throw std::future_error(std::future_errc::no_state);
+        return std::unique_lock<std::mutex>(own_->mutex);
+    }
+
+    std::unique_ptr<request> own_;
+};
+
+/// A block that a program waits for, from producer::take_async().
+using pending_block = basic_pending_block<detail::host_request>;
+
 /// A producer of blocks, with memory of its own.
 class producer {
 public:
@@ -176,29 +284,10 @@ public:
         return taken_or(hostbuf_producer_take_timeout(own_, static_cast<std::uint64_t>(left.count()), &taken), taken, HOSTBUF_TIMEOUT);
     }
 
-    /// Takes a free block, for which a thread of hostbuf waits. If the future is dropped, so is the
-    /// block.
-    std::future<block> take_async() const
+    /// Takes a free block without waiting for it: the result does, or a thread of hostbuf.
+    pending_block take_async() const
     {
-        struct request {
-            std::promise<block> promise;
-            hostbuf_pending_block *pending = nullptr;
-        };
-        const auto finish = [](void *argument) {
-            const std::unique_ptr<request> ended(static_cast<request *>(argument));
-            hostbuf_block *taken;
-            const hostbuf_status status = hostbuf_pending_block_get(ended->pending, &taken);
-            if (status == HOSTBUF_OK)
-                ended->promise.set_value(block(taken));
-            else
-                ended->promise.set_exception(std::make_exception_ptr(error(status)));
-            hostbuf_pending_block_close(ended->pending);
-        };
-        auto started = std::make_unique<request>();
-        auto result = started->promise.get_future();
-        check(hostbuf_producer_take_async(own_, finish, started.get(), &started->pending));
-        started.release();    // finish deletes it
-        return result;
+        return pending_block([this](auto... request) { return hostbuf_producer_take_async(own_, request...); });
     }
 
 private:
@@ -304,6 +393,22 @@ private:
     hostbuf_gpu_block *own_;
 };
 
+namespace detail {
+
+/// The functions of hostbuf.h for a request of a block on a GPU.
+struct gpu_request {
+    using block = gpu_block;
+    using native_block = hostbuf_gpu_block;
+    using native = hostbuf_pending_gpu_block;
+    static hostbuf_status get(const native *pending, native_block **to) { return hostbuf_pending_gpu_block_get(pending, to); }
+    static void close(native *pending) { hostbuf_pending_gpu_block_close(pending); }
+};
+
+}    // namespace detail
+
+/// A block on a GPU that a program waits for, from gpu_producer::take_async().
+using pending_gpu_block = basic_pending_block<detail::gpu_request>;
+
 /// A producer of blocks on a GPU. The destructor waits for the work that writes published blocks,
 /// unless blocks that are not published outlive it.
 class gpu_producer {
@@ -344,6 +449,12 @@ public:
         const auto left = limit > limit.zero() ? std::chrono::duration_cast<nanoseconds>(limit) : nanoseconds(0);
         hostbuf_gpu_block *taken;
         return taken_or(hostbuf_gpu_producer_take_timeout(own_, static_cast<std::uint64_t>(left.count()), &taken), taken, HOSTBUF_TIMEOUT);
+    }
+
+    /// Takes a free block without waiting for it, as producer::take_async().
+    pending_gpu_block take_async() const
+    {
+        return pending_gpu_block([this](auto... request) { return hostbuf_gpu_producer_take_async(own_, request...); });
     }
 
 private:

@@ -4,6 +4,7 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::hostbuf_pool::{GpuBlock, GpuProducer, PoolError};
@@ -18,7 +19,7 @@ use crate::status::{CallError, CallResult, call, hostbuf_status};
 
 /// A producer of blocks on a GPU. Threads may share it.
 pub struct hostbuf_gpu_producer {
-    producer: GpuProducer,
+    pub(crate) producer: Arc<GpuProducer>,
 }
 
 /// Makes a producer with its blocks on the GPU that has the number `gpu` in this process. The first
@@ -42,18 +43,22 @@ pub unsafe extern "C" fn hostbuf_pool_gpu_producer(
         let gpu = Driver::find().and_then(|driver| driver.gpu(gpu)).map_err(cuda_error)?;
         let context = CudaContext::retain(&gpu).map_err(cuda_error)?;
         let producer = pool.gpu_producer(&options, &context).map_err(pool_error)?;
-        *to = Box::into_raw(Box::new(hostbuf_gpu_producer { producer }));
+        *to = Box::into_raw(Box::new(hostbuf_gpu_producer { producer: Arc::new(producer) }));
         Ok(())
     })
 }
 
 /// Closes a producer. Once its blocks are published or freed too, it waits for the work that writes
 /// published blocks. Readers may read them for some seconds, and until the last of them has
-/// released them. A null producer is ignored.
+/// released them. Its pending blocks end with `HOSTBUF_CLOSED`: this calls their functions. A null
+/// producer is ignored.
 // Safety: `producer` is a live handle. It is not used again.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_gpu_producer_close(producer: Option<Box<hostbuf_gpu_producer>>) {
     call(|| {
+        if let Some(producer) = &producer {
+            producer.producer.close();
+        }
         drop(producer);
         Ok(())
     });

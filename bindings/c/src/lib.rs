@@ -27,6 +27,7 @@ mod cache;
 
 mod block;
 mod block_ref;
+mod block_wait;
 mod dma;
 mod element_type;
 mod pending_block;
@@ -39,3 +40,4 @@ mod gpu_block;
 mod gpu_block_ref;
 mod gpu_producer;
 mod gpu_stream;
+mod pending_gpu_block;

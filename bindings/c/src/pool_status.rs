@@ -33,6 +33,7 @@ pub fn take_error(error: TakeError) -> CallError {
     let message = error.to_string();
     match error {
         TakeError::Timeout { .. } => CallError::Pool(S::HOSTBUF_TIMEOUT, message),
+        TakeError::Closed => CallError::Pool(S::HOSTBUF_CLOSED, message),
         TakeError::Pool(error) => CallError::Pool(status_of_pool(error), message),
         _ => CallError::Pool(S::HOSTBUF_DEFECT, message),
     }
@@ -138,6 +139,7 @@ mod tests {
         assert_eq!(of(cuda_error(CudaError::Forked { host: text() })), S::HOSTBUF_FORKED);
         let late = TakeError::Timeout { limit: Duration::ZERO, details: text() };
         assert_eq!(of(take_error(late)), S::HOSTBUF_TIMEOUT);
+        assert_eq!(of(take_error(TakeError::Closed)), S::HOSTBUF_CLOSED);
         assert_eq!(of(take_error(PoolError::Forked.into())), S::HOSTBUF_FORKED);
     }
 }

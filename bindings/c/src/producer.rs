@@ -121,11 +121,15 @@ pub unsafe extern "C" fn hostbuf_pool_producer(
 }
 
 /// Closes a producer. Readers may read what it has published for some seconds, and until the last
-/// of them has released it. Its unpublished blocks stay valid. A null producer is ignored.
+/// of them has released it. Its unpublished blocks stay valid. Its pending blocks end with
+/// `HOSTBUF_CLOSED`: this calls their functions. A null producer is ignored.
 // Safety: `producer` is a live handle. It is not used again.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_producer_close(producer: Option<Box<hostbuf_producer>>) {
     call(|| {
+        if let Some(producer) = &producer {
+            producer.producer.close();
+        }
         drop(producer);
         Ok(())
     });

@@ -7,14 +7,20 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Wake;
 use std::thread::{self, ThreadId};
 
+use hostbuf_os::fork_guard::ForkGuard;
+
+/// A function of the program that is called once.
+pub type ReadyFunction = unsafe extern "C" fn(*mut c_void);
+
 /// A function of the program that says that a block is there, with its argument. It is called once.
 pub struct ReadyCall {
     state: Mutex<CallState>,
+    guard: ForkGuard,
     ended: Condvar,
 }
 
 enum CallState {
-    Armed(unsafe extern "C" fn(*mut c_void), *mut c_void),
+    Armed(ReadyFunction, *mut c_void),
     Running(ThreadId),
     Over,
 }
@@ -23,8 +29,15 @@ enum CallState {
 unsafe impl Send for CallState {}
 
 impl ReadyCall {
-    pub fn new(function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) -> ReadyCall {
-        ReadyCall { state: Mutex::new(CallState::Armed(function, argument)), ended: Condvar::new() }
+    pub fn new(function: ReadyFunction, argument: *mut c_void) -> ReadyCall {
+        let state = Mutex::new(CallState::Armed(function, argument));
+        ReadyCall { state, guard: ForkGuard::current(), ended: Condvar::new() }
+    }
+
+    /// Returns whether this process was forked from the one that made the call. It does not have
+    /// the threads that may hold the lock or run the function.
+    pub fn is_inherited(&self) -> bool {
+        !self.guard.is_current()
     }
 
     /// Calls the function, unless it was called or cancelled.
@@ -35,12 +48,20 @@ impl ReadyCall {
         drop(state);
         // SAFETY: the program keeps both valid until the call has returned, or is cancelled.
         unsafe { function(argument) };
+        if self.is_inherited() {
+            // The function has forked.
+            return;
+        }
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = CallState::Over;
         self.ended.notify_all();
     }
 
-    /// Prevents the call. Waits for its end if another thread is calling.
+    /// Prevents the call. Waits for its end if another thread is calling. A forked child calls
+    /// nothing, and does not wait.
     pub fn cancel(&self) {
+        if self.is_inherited() {
+            return;
+        }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let CallState::Armed(..) = *state {
             *state = CallState::Over;

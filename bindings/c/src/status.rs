@@ -78,6 +78,8 @@ pub enum hostbuf_status {
     HOSTBUF_INVALID_TOKEN = 30,
     /// The description of a block is damaged.
     HOSTBUF_INVALID_HEADER = 31,
+    /// The producer that a program waited for is closed.
+    HOSTBUF_CLOSED = 32,
 }
 
 use hostbuf_status as S;
@@ -184,7 +186,7 @@ pub extern "C" fn hostbuf_message() -> *const c_char {
 /// is never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
-    const NAMES: [&CStr; 32] = [
+    const NAMES: [&CStr; 33] = [
         c"HOSTBUF_OK",
         c"HOSTBUF_INVALID",
         c"HOSTBUF_UNSUPPORTED",
@@ -217,6 +219,7 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
         c"HOSTBUF_OUT_OF_RANGE",
         c"HOSTBUF_INVALID_TOKEN",
         c"HOSTBUF_INVALID_HEADER",
+        c"HOSTBUF_CLOSED",
     ];
     usize::try_from(status).ok().and_then(|at| NAMES.get(at)).unwrap_or(&c"?").as_ptr()
 }
