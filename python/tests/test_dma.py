@@ -8,6 +8,7 @@ import mmap
 import os
 import sys
 import threading
+import types
 import unittest
 import weakref
 from multiprocessing.shared_memory import SharedMemory
@@ -15,6 +16,7 @@ from typing import Any
 
 import hostbuf
 import numpy as np
+from hostbuf import _releases
 
 try:
     import torch
@@ -259,6 +261,27 @@ class Adopting(unittest.TestCase):
             fourth.release_after(event)
             self.assertTrue(gone.wait(10))
         self.assertIn("an illegal address", logged.output[0])
+
+    def test_a_release_that_fails_delays_no_other(self) -> None:
+        def fail() -> None:
+            failing.set()
+            raise OSError("no release")
+
+        for error, level in [(OSError, "was not released"), (SystemExit, "has failed")]:
+            failing, released = threading.Event(), threading.Event()
+
+            def query(error: "type[BaseException]" = error) -> bool:
+                if error is SystemExit:
+                    raise error
+                return True
+
+            with self.assertLogs("hostbuf", "ERROR") as logged:
+                _releases.release_after(types.SimpleNamespace(query=query), fail)
+                self.assertTrue(failing.wait(10))
+                _releases.release_after(types.SimpleNamespace(query=lambda: True), released.set)
+                self.assertTrue(released.wait(10))
+            self.assertIn(level, logged.output[0])
+            self.assertIn("no release", logged.output[-1])
 
     def test_remapped_files_show_their_own_bytes(self) -> None:
         folder = "/dev/shm"

@@ -75,13 +75,17 @@ class _Releases:
 
 
 def _ended(is_complete: Callable[[], bool], release: Callable[[], None]) -> bool:
-    """Releases what is complete. A device that has failed executes nothing more."""
+    """Releases what is complete. A device that has failed executes nothing more. No error ends the
+    thread, which has the releases of the whole process."""
     try:
         if not is_complete():
             return False
-    except Exception:
+    except BaseException:
         logging.getLogger("hostbuf").exception("an operation on adopted memory has failed")
-    release()
+    try:
+        release()
+    except BaseException:
+        logging.getLogger("hostbuf").exception("a block or an array was not released after an operation")
     return True
 
 
