@@ -138,6 +138,27 @@ fn a_reader_whose_device_fails_copies_while_another_reads_directly() {
 }
 
 #[test]
+fn a_client_loads_no_driver_before_it_asks_for_a_gpu() {
+    let test = "a_client_loads_no_driver_before_it_asks_for_a_gpu";
+    let Ok(operands) = std::env::var(OPERANDS) else {
+        let (folder, pool) = (driver("no-driver-before"), DevicePool::start("no-driver-before"));
+        let file = fs::canonicalize(folder.path("libcuda.so.1")).expect("it was made");
+        let client = start_reader(test, &format!("{} {}", pool.name, file.display()), &folder, &[]);
+        return assert_eq!(path_of(client), "loaded by dma");
+    };
+    let (socket, file) = operands.split_once(' ').expect("the socket and the driver");
+    let maps = || fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+    let has_driver = || [file, "libcuda"].iter().any(|name| maps().contains(name));
+    let pool = connect(socket, "client");
+    let producer = pool.producer(&ProducerOptions::new(BLOCK_BYTES, BLOCKS)).expect("memory");
+    let block = pool.acquire(&publish(&producer, 7)).expect("it is published");
+    let direct = |device: &str| block.dma(&device.parse().expect("a device")).direct().is_some();
+    assert!(direct("mlock") && !has_driver(), "no GPU was asked for");
+    assert!(direct("cuda:0") && has_driver(), "the address is that of a GPU");
+    println!("> loaded by dma");
+}
+
+#[test]
 fn a_reader_that_is_killed_in_a_registration_keeps_no_block() {
     if is_reader() {
         return;
