@@ -22,6 +22,17 @@ enum WriteState {
     Freed,
 }
 
+impl WriteState {
+    /// Returns the error of a call for a block that is being written.
+    fn refusal(&self) -> PyErr {
+        PyValueError::new_err(match self {
+            WriteState::Writing(_) => "the block is being written",
+            WriteState::Published => "the block is published",
+            WriteState::Freed => "the block is freed",
+        })
+    }
+}
+
 /// A block that its producer writes, until it is published or freed.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
 pub struct BlockHandle {
@@ -42,8 +53,7 @@ impl BlockHandle {
     fn writable(&self, py: Python<'_>) -> PyResult<Arc<WritableBlock>> {
         let block = match &*self.state.lock().ignore_poison() {
             WriteState::Writing(block) => block.clone(),
-            WriteState::Published => return Err(PyValueError::new_err("the block is published")),
-            WriteState::Freed => return Err(PyValueError::new_err("the block is freed")),
+            other => return Err(other.refusal()),
         };
         match block.block.is_mapped() {
             true => Ok(block),
@@ -93,8 +103,14 @@ impl BlockHandle {
         let content = ContentFields { length, frame, captured_ns, user_data };
         let header = content_header(py, &self.layout, &content)?;
         let mut state = self.state.lock().ignore_poison();
-        let WriteState::Writing(block) = std::mem::replace(&mut *state, WriteState::Published) else {
-            return Err(PyValueError::new_err("another thread publishes the block"));
+        let block = match std::mem::replace(&mut *state, WriteState::Published) {
+            WriteState::Writing(block) => block,
+            // Another thread has published or freed it meanwhile.
+            other => {
+                let error = other.refusal();
+                *state = other;
+                return Err(error);
+            }
         };
         let WritableBlock { block, address, pool } = match Arc::try_unwrap(block) {
             Ok(block) => block,

@@ -24,6 +24,17 @@ enum GpuWriteState {
     },
 }
 
+impl GpuWriteState {
+    /// Returns the error of a call for a block that is being written.
+    fn refusal(&self) -> PyErr {
+        PyValueError::new_err(match self {
+            GpuWriteState::Writing(_) => "the block is being written",
+            GpuWriteState::Published => "the block is published",
+            GpuWriteState::Freed { .. } => "the block is freed",
+        })
+    }
+}
+
 /// A block on a GPU that its producer writes, until it is published or freed.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
 pub struct GpuBlockHandle {
@@ -41,8 +52,7 @@ impl GpuBlockHandle {
     fn writable(&self, py: Python<'_>) -> PyResult<Arc<GpuBlock>> {
         let block = match &*self.state.lock().ignore_poison() {
             GpuWriteState::Writing(block) => block.clone(),
-            GpuWriteState::Published => return Err(PyValueError::new_err("the block is published")),
-            GpuWriteState::Freed { .. } => return Err(PyValueError::new_err("the block is freed")),
+            other => return Err(other.refusal()),
         };
         match block.context().is_inherited() {
             false => Ok(block),
@@ -104,8 +114,14 @@ impl GpuBlockHandle {
         let content = ContentFields { length, frame, captured_ns, user_data };
         let header = content_header(py, &self.layout, &content)?;
         let mut state = self.state.lock().ignore_poison();
-        let GpuWriteState::Writing(held) = std::mem::replace(&mut *state, GpuWriteState::Published) else {
-            return Err(PyValueError::new_err("another thread publishes the block"));
+        let held = match std::mem::replace(&mut *state, GpuWriteState::Published) {
+            GpuWriteState::Writing(held) => held,
+            // Another thread has published or freed it meanwhile.
+            other => {
+                let error = other.refusal();
+                *state = other;
+                return Err(error);
+            }
         };
         let stream = match stream.map(|stream| borrowed(held.context(), stream)).transpose() {
             Ok(stream) => stream,
