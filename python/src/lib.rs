@@ -22,6 +22,7 @@ mod pool_gpu_ref;
 mod pool_gpu_stream;
 mod pool_memory;
 mod pool_owner;
+mod pool_wait;
 mod register;
 mod writers;
 
@@ -49,6 +50,8 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("BlockExporter", pool_memory::exporter_type(module.py())?)?;
     module.add_class::<pool::PoolHandle>()?;
     module.add_class::<pool::ProducerHandle>()?;
+    module.add_class::<pool_wait::ReadyQueue>()?;
+    module.add_class::<pool_wait::PendingBlock>()?;
     module.add_class::<pool_block::BlockHandle>()?;
     module.add_class::<pool_block::BlockRefHandle>()?;
     #[cfg(feature = "cuda")]

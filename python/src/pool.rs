@@ -6,12 +6,14 @@ use std::time::Duration;
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_pool as library;
 use hostbuf_pool::{ArrayLayout, ElementType, PoolKind, PoolOptions, TakeError};
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::pool_block::{BlockHandle, BlockRefHandle};
 use crate::pool_error::{acquire_raised, invalid, pool_raised, take_raised};
 use crate::pool_owner::{AcquiredBlock, WritableBlock};
+use crate::pool_wait::{BlockMaker, PendingBlock, ReadyQueue};
 
 /// The name of an element type, the extents, and the strides in bytes.
 pub type LayoutFields = (String, Vec<u64>, Option<Vec<i64>>);
@@ -235,6 +237,23 @@ impl ProducerHandle {
         }))
     }
 
+    /// Takes a free block for a task of an event loop. `queue` gets the number once there is one.
+    fn request(
+        &self,
+        py: Python<'_>,
+        layout: Option<LayoutFields>,
+        queue: &ReadyQueue,
+        number: u64,
+    ) -> PyResult<PendingBlock> {
+        let held = self.open()?;
+        let layout = array_layout(py, layout, held.producer.block_bytes())?;
+        Ok(PendingBlock::new(queue.waker(number), async move {
+            let block = WritableBlock::new(held.producer.take_async().await?, held.pool.clone());
+            let made = move |py: Python<'_>| BlockHandle::new(Arc::new(block), layout).into_py_any(py);
+            Ok(Box::new(made) as BlockMaker)
+        }))
+    }
+
     fn block_bytes(&self) -> PyResult<u64> {
         Ok(self.open()?.producer.block_bytes())
     }
@@ -250,6 +269,11 @@ impl ProducerHandle {
 
     fn close(&self, py: Python<'_>) {
         let held = self.held.lock().ignore_poison().take();
-        py.detach(|| drop(held));
+        py.detach(|| {
+            if let Some(held) = &held {
+                held.producer.close();
+            }
+            drop(held);
+        });
     }
 }

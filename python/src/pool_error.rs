@@ -2,6 +2,7 @@
 
 use hostbuf::Error;
 use hostbuf_pool::{AcquireError, BrokerRefusal, PoolError, TakeError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -42,6 +43,7 @@ pub fn pool_raised(py: Python<'_>, error: PoolError) -> PyErr {
 pub fn take_raised(py: Python<'_>, error: TakeError) -> PyErr {
     match error {
         TakeError::Pool(error) => pool_raised(py, error),
+        TakeError::Closed => PyValueError::new_err("the producer is closed"),
         other => of_kind(py, "Timeout", other.to_string(), &[]),
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use hostbuf_cuda::{CudaContext, Driver};
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_pool::{GpuProducer, PoolError, ProducerOptions, Token};
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -13,6 +14,7 @@ use crate::pool_error::{acquire_raised, gpu_raised, pool_raised};
 use crate::pool_gpu_block::GpuBlockHandle;
 use crate::pool_gpu_ref::GpuBlockRefHandle;
 use crate::pool_gpu_stream::{GpuEvent, event_after};
+use crate::pool_wait::{BlockMaker, PendingBlock, ReadyQueue};
 
 /// Adds the classes and functions for blocks on GPUs.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -93,6 +95,23 @@ impl GpuProducerHandle {
         Ok(taken.map(|block| GpuBlockHandle::new(Arc::new(block), layout)))
     }
 
+    /// Takes a free block for a task as the producer of blocks on the host does.
+    fn request(
+        &self,
+        py: Python<'_>,
+        layout: Option<LayoutFields>,
+        queue: &ReadyQueue,
+        number: u64,
+    ) -> PyResult<PendingBlock> {
+        let producer = self.open()?;
+        let layout = array_layout(py, layout, producer.block_bytes())?;
+        Ok(PendingBlock::new(queue.waker(number), async move {
+            let block = producer.take_async().await?;
+            let made = move |py: Python<'_>| GpuBlockHandle::new(Arc::new(block), layout).into_py_any(py);
+            Ok(Box::new(made) as BlockMaker)
+        }))
+    }
+
     fn device(&self) -> PyResult<u32> {
         Ok(self.open()?.context().gpu().ordinal())
     }
@@ -112,6 +131,11 @@ impl GpuProducerHandle {
 
     fn close(&self, py: Python<'_>) {
         let held = self.held.lock().ignore_poison().take();
-        py.detach(|| drop(held));
+        py.detach(|| {
+            if let Some(producer) = &held {
+                producer.close();
+            }
+            drop(held);
+        });
     }
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 import hostbuf
 from hostbuf._array_memory import _capsule_pointer, _DLManagedTensorVersioned
-from pools import broker, fork, holds, private
+from pools import broker, check_waiting_tasks, fork, holds, private
 
 LIMIT = 20.0
 PENDING = os.environ.get("FAKE_CUDA_PENDING")
@@ -332,6 +332,9 @@ class GpuBlocks(unittest.TestCase):
         producer.close()
         with self.assertRaisesRegex(ValueError, "producer is closed"):
             producer.block()
+
+    def test_waiting_tasks_need_no_thread_of_the_executor(self) -> None:
+        check_waiting_tasks(self, private().gpu_producer(4096, blocks=2, retain=1))
 
     def test_blocks_run_out_and_come_back(self) -> None:
         producer = private().gpu_producer(4096, blocks=2, retain=1)

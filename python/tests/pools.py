@@ -1,5 +1,6 @@
 """Functions for the tests of pools."""
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -10,9 +11,11 @@ import sys
 import unittest
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import hostbuf
+import hostbuf._waits
 
 BROKER = pathlib.Path(__file__).resolve().parents[2] / "target/debug/pool_broker"
 _names = itertools.count()
@@ -25,6 +28,45 @@ def private() -> hostbuf.Pool:
 def holds(pool: hostbuf.Pool) -> int:
     """Returns the number of blocks that readers hold."""
     return sum(reader["holds"] for segment in pool.status()["segments"] for reader in segment["readers"])
+
+
+def check_waiting_tasks(test: unittest.TestCase, producer: Any, count: int = 200, limit: float = 20.0) -> None:
+    """Lets tasks wait for one of the two blocks of a producer, in a loop whose executor has one
+    thread."""
+    held = [producer.block(), producer.block()]
+    order: list[int] = []
+
+    async def use_block(number: int) -> None:
+        with await producer.block_async():
+            order.append(number)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        tasks = [asyncio.ensure_future(use_block(number)) for number in range(count)]
+        # Each task runs until it waits.
+        await asyncio.sleep(0)
+        test.assertEqual(await asyncio.wait_for(loop.run_in_executor(None, int, "7"), limit), 7)
+        test.assertEqual(order, [])
+        for task in tasks[::2]:
+            task.cancel()
+        held.pop().close()
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), limit)
+        test.assertTrue(all(isinstance(result, asyncio.CancelledError) for result in results[::2]))
+        test.assertEqual(results[1::2], [None] * (count // 2))
+        # The others have waited in their order.
+        test.assertEqual(order, list(range(1, count, 2)))
+        # A task that waits for a producer gets an error when it is closed.
+        again = producer.block()
+        waiting = asyncio.ensure_future(producer.block_async())
+        await asyncio.sleep(0)
+        producer.close()
+        with test.assertRaisesRegex(ValueError, "the producer is closed"):
+            await asyncio.wait_for(waiting, limit)
+        again.close()
+
+    asyncio.run(main())
+    test.assertEqual(len(hostbuf._waits._waits), 0)
 
 
 def fork(child: Any) -> int:

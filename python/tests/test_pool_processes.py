@@ -14,7 +14,7 @@ import warnings
 
 import hostbuf
 import numpy as np
-from pools import broker, fork, holds, private
+from pools import broker, check_waiting_tasks, fork, holds, private
 
 
 class Waiting(unittest.TestCase):
@@ -80,6 +80,20 @@ class Waiting(unittest.TestCase):
             return block.state
 
         self.assertEqual(asyncio.run(frames()), "writing")
+        self.assertIsNotNone(producer.try_block())
+
+    def test_waiting_tasks_need_no_thread_of_the_executor(self) -> None:
+        check_waiting_tasks(self, private().producer(4096, blocks=2, retain=1))
+
+    def test_a_task_that_waits_too_long_gets_the_limit(self) -> None:
+        producer = private().producer(4096, blocks=2, retain=1)
+        blocks = [producer.block(), producer.block()]
+        for limit, message in [(0.05, "within 0.05 s: of 2 blocks, 2 are being written"), (0.0, "within 0 s")]:
+            with self.assertRaisesRegex(hostbuf.PoolTimeoutError, message):
+                asyncio.run(producer.block_async(timeout=limit))
+        with self.assertRaises(hostbuf.InvalidError):
+            asyncio.run(producer.block_async(timeout=-1.0))
+        blocks.pop().close()
         self.assertIsNotNone(producer.try_block())
 
 

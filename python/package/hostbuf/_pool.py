@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import operator
@@ -15,12 +14,12 @@ from . import _hostbuf
 from ._block import Block, BlockRef, _element, _Layout, _layout, _token
 from ._error import InvalidError
 from ._gpu import GpuBlock, GpuBlockRef, check_support
+from ._waits import take_async
 
 if TYPE_CHECKING:
     import os
 
-# The time in seconds after which a thread that waits for a block looks for signals and for a
-# cancelled task.
+# The time in seconds after which a thread that waits for a block looks for signals.
 _SLICE = 0.25
 
 _B = TypeVar("_B")
@@ -94,8 +93,9 @@ class _BlockSource(Generic[_B]):
     async def block_async(
         self, shape: Any = None, dtype: Any = None, strides: Any = None, timeout: float | None = None
     ) -> _B:
-        """Returns a free block as :meth:`block`, without blocking the event loop: a thread of its
-        executor waits.
+        """Returns a free block as :meth:`block`, without blocking the event loop. No thread of its
+        executor waits, and tasks get their blocks in the order in which they have asked. A
+        cancelled task gives up its place.
 
         >>> import asyncio, hostbuf
         >>> async def produce(producer):
@@ -105,17 +105,11 @@ class _BlockSource(Generic[_B]):
         >>> len(asyncio.run(produce(pool.producer(4096))))
         48
         """
-        layout = self._array(shape, dtype, strides)
-        end = None if timeout is None else time.monotonic() + timeout
-        handle = self._handle.take(layout, 0.0, None)
-        loop = asyncio.get_running_loop()
-        while handle is None:
-            wait, limit = _next(timeout, end)
-            handle = await loop.run_in_executor(None, self._handle.take, layout, wait, limit)
-        return self._made(handle)
+        return self._made(await take_async(self._handle, self._array(shape, dtype, strides), timeout))
 
     def close(self) -> None:
-        """Closes the producer. Its unpublished blocks stay valid. Closing it again does nothing."""
+        """Closes the producer. Its unpublished blocks stay valid, and threads and tasks that wait
+        for a block get ``ValueError``. Closing it again does nothing."""
         self._handle.close()
 
 

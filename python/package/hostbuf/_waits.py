@@ -1,0 +1,74 @@
+"""Tasks of event loops that wait for blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import weakref
+from typing import Any
+
+from . import _hostbuf
+
+
+class _LoopWaits:
+    """The tasks of one loop that wait for blocks. The native part wakes the loop by a socket, so
+    that no thread waits for them."""
+
+    __slots__ = ("futures", "numbers", "queue")
+
+    def __init__(self) -> None:
+        self.queue = _hostbuf.ReadyQueue()
+        self.numbers = itertools.count()
+        self.futures: dict[int, asyncio.Future[None]] = {}
+
+    def wake(self) -> None:
+        for number in self.queue.take():
+            if number in self.futures:
+                end_wait(self.futures[number])
+
+
+# A loop has an entry while tasks wait. The entry does not refer to the loop.
+_waits: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWaits] = weakref.WeakKeyDictionary()
+
+
+def end_wait(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def take_async(producer: Any, layout: Any, timeout: float | None) -> Any:
+    """Returns the handle of a free block, for which the task waits at most ``timeout`` seconds."""
+    handle = producer.take(layout, 0.0, None)
+    if handle is not None:
+        return handle
+    if timeout is not None and timeout <= 0:
+        # This raises the error.
+        return producer.take(layout, timeout, timeout)
+    loop = asyncio.get_running_loop()
+    waits = _waits.get(loop)
+    if waits is None:
+        waits = _waits[loop] = _LoopWaits()
+        loop.add_reader(waits.queue.fileno(), waits.wake)
+    number = next(waits.numbers)
+    waits.futures[number] = future = loop.create_future()
+    request = timer = None
+    try:
+        request = producer.request(layout, waits.queue, number)
+        handle = request.get()
+        if handle is None:
+            if timeout is not None:
+                timer = loop.call_later(timeout, end_wait, future)
+            await future
+            handle = request.get()
+    finally:
+        if timer is not None:
+            timer.cancel()
+        if request is not None:
+            request.cancel()
+        del waits.futures[number]
+        if not waits.futures:
+            if not loop.is_closed():
+                loop.remove_reader(waits.queue.fileno())
+            _waits.pop(loop, None)
+    # Only the timer ends a wait without a block. The call raises the error, unless a block is free.
+    return producer.take(layout, 0.0, timeout) if handle is None else handle
