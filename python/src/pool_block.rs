@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::error::raised;
-use crate::pool_dlpack::dlpack;
+use crate::pool_dlpack::{TensorMemory, dlpack};
 use crate::pool_error::{invalid, pool_raised};
 use crate::pool_memory::block_memory;
 use crate::pool_owner::{AcquiredBlock, ViewOwner, WritableBlock};
@@ -241,11 +241,19 @@ impl BlockRefHandle {
     }
 
     /// Returns a capsule of DLPack, with a hold of its own or with a copy.
-    fn dlpack<'py>(&self, py: Python<'py>, versioned: bool, copy: bool) -> PyResult<Bound<'py, PyAny>> {
+    fn dlpack<'py>(
+        &self,
+        py: Python<'py>,
+        versioned: bool,
+        copy: bool,
+        pinned: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let layout = &self.header.layout;
         let held = self.hold(py)?;
         if !copy {
-            return dlpack(py, ViewOwner::Held(Box::new(held)), layout, versioned);
+            let memory = TensorMemory::from(ViewOwner::Held(Box::new(held)));
+            let memory = if pinned { memory.pinned() } else { memory };
+            return dlpack(py, memory, layout, versioned);
         }
         let bytes = &held.held.as_slice()[..layout.extent_bytes() as usize];
         let words = bytes.chunks(8).map(|chunk| {

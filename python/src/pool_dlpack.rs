@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use crate::pool_owner::{ViewOwner, exported};
 
 const CPU: i32 = 1;
+const CUDA_HOST: i32 = 3;
 #[cfg(feature = "cuda")]
 const CUDA: i32 = 2;
 /// The version of the structures, whose element types include numbers of 8 bits.
@@ -72,6 +73,13 @@ impl From<ViewOwner> for TensorMemory {
         };
         let address = owner.address() as u64;
         TensorMemory { address, device: (CPU, 0), flags, owner: Box::new(owner) }
+    }
+}
+
+impl TensorMemory {
+    /// Describes the same memory of the host as registered with a GPU.
+    pub fn pinned(self) -> TensorMemory {
+        TensorMemory { device: (CUDA_HOST, 0), ..self }
     }
 }
 

@@ -141,6 +141,29 @@ class Gpu(unittest.TestCase):
         with self.assertRaises(hostbuf.InvalidError):
             hostbuf.dma(torch.empty(8, device="cuda"))
 
+    def test_a_block_on_the_host_is_pinned_after_dma(self) -> None:
+        pool = hostbuf.Pool("test", mode="private")
+        frame = np.arange(1000000, dtype="f4").reshape(1000, 1000)
+        with pool.producer(shape=frame.shape, dtype="f4") as producer, pool.acquire(producer.publish(frame)) as held:
+            if torch:
+                self.assertFalse(held.torch().is_pinned())
+            path = held.dma()
+            self.assertTrue(path.direct, path.why)
+            self.assertTrue(np.array_equal(np.from_dlpack(held), frame))
+            if cupy:
+                there = cupy.asarray(held)
+                self.assertEqual(there.data.ptr, path.address)
+                self.assertTrue(np.array_equal(cupy.asnumpy(there), frame))
+                del there
+            if torch:
+                self.assertTrue(held.torch().is_pinned())
+                # PyTorch has no read-only arrays, so it takes none by the CUDA array interface.
+                with self.assertRaisesRegex(TypeError, "read only"):
+                    torch.as_tensor(held, device="cuda")
+                there = held.torch().to("cuda", non_blocking=True)
+                held.release_after(torch.cuda.current_stream())
+                self.assertTrue(np.array_equal(there.cpu().numpy(), frame))
+
     @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_the_cache(self) -> None:
         message = np.random.default_rng(1).random(4 * MIB)

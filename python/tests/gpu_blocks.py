@@ -336,6 +336,46 @@ class GpuBlocks(unittest.TestCase):
     def test_waiting_tasks_need_no_thread_of_the_executor(self) -> None:
         check_waiting_tasks(self, private().gpu_producer(4096, blocks=2, retain=1))
 
+    def test_a_block_on_the_host_has_an_address_on_the_gpu(self) -> None:
+        pool = private()
+        producer = pool.producer(shape=24, dtype="u1", blocks=3)
+        with producer.block() as block:
+            with memoryview(block) as view:
+                view[:] = FRAME
+            held = pool.acquire(block.publish())
+        pinned = {"max_version": (1, 0), "dl_device": (3, 0)}
+        self.assertTrue(held.dma("mlock").direct)
+        with self.assertRaisesRegex(AttributeError, "no address on a GPU: call dma"):
+            held.__cuda_array_interface__
+        with self.assertRaisesRegex(BufferError, "not registered with a GPU: call dma"):
+            held.__dlpack__(**pinned)
+        path = held.dma()
+        self.assertTrue(path.direct, path.why)
+        assert path.address
+        self.assertEqual(self.cuda.read(path.address, 24, self.stream), FRAME)
+        shown = held.__cuda_array_interface__
+        wanted = {"version": 3, "shape": (24,), "strides": (1,), "typestr": "|u1", "data": (path.address, True), "stream": None}
+        self.assertEqual(shown, wanted)
+        # PyTorch knows pinned memory by its address, and accepts no kind but kDLCPU.
+        self.assertEqual(held.__dlpack_device__(), (1, 0))
+        address = held.__array_interface__["data"][0]
+        for request, kind in [({"max_version": (1, 0)}, 1), (pinned, 3)]:
+            capsule = held.__dlpack__(**request)
+            pointer = _capsule_pointer(capsule, b"dltensor_versioned")
+            tensor = ctypes.cast(pointer, ctypes.POINTER(_DLManagedTensorVersioned)).contents.dl_tensor
+            self.assertEqual((tensor.device_type, tensor.device_id, tensor.data), (kind, 0, address))
+        with self.assertRaisesRegex(BufferError, "a copy of the block is not in pinned memory"):
+            held.__dlpack__(copy=True, **pinned)
+        # The array interfaces keep the block as long as the object.
+        del capsule, tensor
+        held.close()
+        self.assertEqual(holds(pool), 1)
+        with self.assertRaisesRegex(ValueError, "the block is released"):
+            held.__cuda_array_interface__
+        del held
+        gc.collect()
+        self.assertEqual(holds(pool), 0)
+
     def test_blocks_run_out_and_come_back(self) -> None:
         producer = private().gpu_producer(4096, blocks=2, retain=1)
         first, second = producer.block(), producer.block()

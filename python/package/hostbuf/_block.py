@@ -20,7 +20,8 @@ _Layout = tuple[str, tuple[int, ...], "tuple[int, ...] | None"]
 # The bits of a request of the buffer protocol.
 _FORMAT, _STRIDES = 0x4, 0x10
 
-_CPU = (1, 0)
+# DLPack's kinds of memory: of the host (kDLCPU), and of the host for a GPU (kDLCUDAHost).
+_CPU, _CUDA_HOST = (1, 0), (3, 0)
 
 
 class Token(NamedTuple):
@@ -300,10 +301,11 @@ class BlockRef(_hostbuf.BlockExporter):
     gone itself, so it never shows another content.
     """
 
-    __slots__ = ("__weakref__", "_handle", "_kept")
+    __slots__ = ("__weakref__", "_gpu_address", "_handle", "_kept")
 
     def __init__(self, handle: _hostbuf.BlockRefHandle) -> None:
         self._handle = handle
+        self._gpu_address: int | None = None
         self._kept: Any = None
 
     def __enter__(self) -> BlockRef:
@@ -346,7 +348,7 @@ class BlockRef(_hostbuf.BlockExporter):
         """Returns the array as a PyTorch tensor, without a copy. PyTorch has no read-only tensors:
         a write to this one ends the process with SIGSEGV."""
         torch = importlib.import_module("torch")
-        return torch.utils.dlpack.from_dlpack(self._handle.dlpack(False, False))
+        return torch.utils.dlpack.from_dlpack(self._handle.dlpack(False, False, False))
 
     def content(self) -> memoryview:
         """Returns all bytes of the content, read-only and without a copy, also those behind the
@@ -356,7 +358,8 @@ class BlockRef(_hostbuf.BlockExporter):
     def dma(self, device: str = "cuda") -> DmaPath:
         """Returns the address at which a device reads the content while the block is held. The
         first call for a producer registers all of its blocks, so that copies from arrays and
-        tensors run at full speed too; no driver is loaded before.
+        tensors run at full speed too; no driver is loaded before. With the address of a GPU the
+        block has ``__cuda_array_interface__`` from then on.
 
         >>> import hostbuf
         >>> pool = hostbuf.Pool("example", mode="private")
@@ -367,7 +370,10 @@ class BlockRef(_hostbuf.BlockExporter):
         Raises:
             InvalidError: the name of the device is invalid.
         """
-        return DmaPath(*self._handle.dma(device))
+        path = DmaPath(*self._handle.dma(device))
+        if path.direct and device.startswith("cuda"):
+            self._gpu_address = path.address
+        return path
 
     def release_after(self, stream: Any, device: int = 0) -> None:
         """Releases the hold when the work that is queued in a stream now is complete, for example a
@@ -419,22 +425,53 @@ class BlockRef(_hostbuf.BlockExporter):
             "data": (self._handle.address(), True),
         }
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Returns the array at the GPU's address, for CuPy and Numba, once :meth:`dma` has returned
+        one: the GPU reads it over the bus. PyTorch refuses read-only arrays of this interface: use
+        :meth:`torch`. The block is kept until this object is gone, also after :meth:`close`."""
+        # Libraries expect AttributeError from objects without the interface.
+        if self._gpu_address is None:
+            raise AttributeError('the block has no address on a GPU: call dma("cuda"), and copy the content if it says so')
+        name, shape, strides = self._handle.layout()
+        typestr = _typestr(name)
+        self._kept = self._handle.memory(True)
+        return {
+            "version": 3,
+            "shape": tuple(shape),
+            "strides": tuple(strides),
+            "typestr": typestr,
+            "data": (self._gpu_address, True),
+            # The content was complete before it was published.
+            "stream": None,
+        }
+
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
         """Returns the array for libraries with DLPack, such as ``numpy.from_dlpack(block)``.
 
+        Args:
+            dl_device: ``(3, 0)``, pinned memory of the host (``kDLCUDAHost``), is for a block that
+                :meth:`dma` has registered with a GPU. Without it the memory is that of the host
+                (``kDLCPU``), since PyTorch accepts no other and finds out itself that it is pinned.
+
         Raises:
             BufferError: the library does not know of read-only arrays (DLPack before version 1),
-                and requests no copy.
+                and requests no copy; or the block is not in the memory of ``dl_device``.
         """
-        _check_device(stream, dl_device)
+        is_pinned = dl_device is not None and tuple(dl_device) == _CUDA_HOST
+        _check_device(stream, None if is_pinned else dl_device)
+        if is_pinned and self._gpu_address is None:
+            raise BufferError('the block is not registered with a GPU: call dma("cuda") before')
+        if is_pinned and copy:
+            raise BufferError("a copy of the block is not in pinned memory: pass copy=None")
         versioned = _is_versioned(max_version)
         if not versioned and not copy:
             raise BufferError(
                 "the block is read-only, which DLPack states only from version 1 on: pass max_version=(1, 0) or copy=True, or use torch()"
             )
-        return self._handle.dlpack(versioned, bool(copy))
+        return self._handle.dlpack(versioned, bool(copy), is_pinned)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Returns DLPack's name of the host's memory."""
