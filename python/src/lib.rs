@@ -6,6 +6,8 @@ mod dma;
 mod error;
 mod fill;
 mod handle;
+#[cfg(feature = "cuda")]
+mod ipc_memory;
 mod memory;
 mod placement;
 mod pool;

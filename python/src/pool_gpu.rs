@@ -9,6 +9,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::ipc_memory::{IpcMemoryHandle, open_ipc_memory};
 use crate::pool::{LayoutFields, PoolHandle, array_layout, take_block};
 use crate::pool_error::{acquire_raised, gpu_raised, pool_raised};
 use crate::pool_gpu_block::GpuBlockHandle;
@@ -16,12 +17,14 @@ use crate::pool_gpu_ref::GpuBlockRefHandle;
 use crate::pool_gpu_stream::{GpuEvent, event_after};
 use crate::pool_wait::{BlockMaker, PendingBlock, ReadyQueue};
 
-/// Adds the classes and functions for blocks on GPUs.
+/// Adds the classes and functions for memory of GPUs.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<GpuProducerHandle>()?;
     module.add_class::<GpuBlockHandle>()?;
     module.add_class::<GpuBlockRefHandle>()?;
     module.add_class::<GpuEvent>()?;
+    module.add_class::<IpcMemoryHandle>()?;
+    module.add_function(wrap_pyfunction!(open_ipc_memory, module)?)?;
     module.add_function(wrap_pyfunction!(event_after, module)?)?;
     module.add_function(wrap_pyfunction!(gpu_producer, module)?)?;
     module.add_function(wrap_pyfunction!(acquire_gpu, module)?)

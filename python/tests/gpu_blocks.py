@@ -49,6 +49,13 @@ class Cuda:
     def write(self, address: int, data: bytes, stream: int) -> None:
         self.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)), ctypes.c_void_p(stream))
 
+    def export(self, size: int) -> "tuple[int, bytes]":
+        """Allocates memory, and returns its address and its legacy handle."""
+        address, handle = ctypes.c_uint64(), ctypes.create_string_buffer(64)
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        self.call("cuIpcGetMemHandle", handle, address)
+        return address.value, handle.raw
+
     def read(self, address: int, size: int, stream: int) -> bytes:
         to = ctypes.create_string_buffer(size)
         self.call("cuMemcpyDtoHAsync_v2", to, ctypes.c_uint64(address), ctypes.c_size_t(size), ctypes.c_void_p(stream))
@@ -122,6 +129,17 @@ def produce_elsewhere(socket: str) -> None:
     producer = pool.gpu_producer(4096, blocks=2)
     block = producer.block()
     print(block.publish_after(0).hex(), flush=True)
+    sys.stdin.read()
+
+
+def export_elsewhere() -> None:
+    """Exports memory of another process by a legacy handle, until the importer has read it."""
+    cuda = Cuda()
+    address, handle = cuda.export(4096)
+    stream = cuda.stream()
+    cuda.write(address, FRAME, stream)
+    cuda.call("cuStreamSynchronize", ctypes.c_void_p(stream))
+    print(handle.hex(), flush=True)
     sys.stdin.read()
 
 
@@ -376,6 +394,36 @@ class GpuBlocks(unittest.TestCase):
         gc.collect()
         self.assertEqual(holds(pool), 0)
 
+    def test_memory_of_other_programs(self) -> None:
+        with other("exporter") as exporter:
+            assert exporter.stdin and exporter.stdout
+            handle = bytes.fromhex(exporter.stdout.readline())
+            for length in [0, 1 << 30]:
+                with self.assertRaisesRegex(hostbuf.InvalidError, f"invalid length {length}: the allocation has "):
+                    hostbuf.open_cuda_ipc(handle, length)
+            with hostbuf.open_cuda_ipc(handle, len(FRAME)) as memory:
+                self.assertEqual(self.cuda.read(memory.address, len(FRAME), self.stream), FRAME)
+                shown = memory.__cuda_array_interface__
+                self.assertEqual((shown["shape"], shown["typestr"], shown["data"]), ((24,), "|u1", (memory.address, False)))
+                self.assertEqual((memory.nbytes, memory.device, memory.closed), (24, 0, False))
+            self.assertTrue(memory.closed)
+            memory.close()
+            with self.assertRaisesRegex(ValueError, "the memory is closed"):
+                memory.address
+            # It may be opened again, as a whole.
+            with hostbuf.open_cuda_ipc(bytearray(handle)) as memory:
+                self.assertGreaterEqual(memory.nbytes, 4096)
+            exporter.stdin.close()
+        self.assertEqual(exporter.returncode, 0)
+        with self.assertRaisesRegex(hostbuf.InvalidError, "invalid handle of 3 bytes"):
+            hostbuf.open_cuda_ipc(b"abc")
+        with self.assertRaisesRegex(hostbuf.GpuError, "cuIpcOpenMemHandle"):
+            hostbuf.open_cuda_ipc(self.cuda.export(4096)[1])
+        with self.assertRaisesRegex(hostbuf.GpuError, "99"):
+            hostbuf.open_cuda_ipc(handle, gpu=99)
+        with self.assertRaisesRegex(hostbuf.InvalidError, "invalid gpu -1"):
+            hostbuf.open_cuda_ipc(handle, gpu=-1)
+
     def test_blocks_run_out_and_come_back(self) -> None:
         producer = private().gpu_producer(4096, blocks=2, retain=1)
         first, second = producer.block(), producer.block()
@@ -484,5 +532,7 @@ if __name__ == "__main__":
         read_elsewhere(*sys.argv[2:])
     elif sys.argv[1:2] == ["producer"]:
         produce_elsewhere(*sys.argv[2:])
+    elif sys.argv[1:2] == ["exporter"]:
+        export_elsewhere()
     else:
         unittest.main(verbosity=2)

@@ -60,6 +60,7 @@ from ._error import (
 )
 from ._gpu import GpuBlock, GpuBlockRef
 from ._hostbuf import __version__
+from ._ipc import CudaIpcMemory, open_cuda_ipc
 from ._pool import GpuProducer, Pool, Producer
 from ._register import Cache, Device, Key, Lease, Registration, register
 
@@ -75,6 +76,7 @@ __all__ = [
     "Buffer",
     "Cache",
     "CopyWarning",
+    "CudaIpcMemory",
     "Device",
     "Dma",
     "DmaPath",
@@ -115,6 +117,7 @@ __all__ = [
     "attach",
     "dma",
     "launched",
+    "open_cuda_ipc",
     "register",
     "stat",
 ]
