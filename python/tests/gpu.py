@@ -146,6 +146,8 @@ class Gpu(unittest.TestCase):
         frame = np.arange(1000000, dtype="f4").reshape(1000, 1000)
         with pool.producer(shape=frame.shape, dtype="f4") as producer, pool.acquire(producer.publish(frame)) as held:
             if torch:
+                # PyTorch asks no driver before.
+                torch.cuda.init()
                 self.assertFalse(held.torch().is_pinned())
             path = held.dma()
             self.assertTrue(path.direct, path.why)
