@@ -223,7 +223,8 @@ frames 12 1080 60
 "#;
 
 /// After the first frame the receiver is stopped. When its host has all of the second frame, which
-/// is short, the receiver is killed while h0 is unreachable: the packet that says so is lost.
+/// is short, the receiver is killed while h0 is unreachable: the packet that says so is lost. The
+/// kernel keeps it until it gives up looking for the neighbour, and the attempt to connect, too.
 const LOST_RESET: &str = r#"
 # Prints the queue lengths of the connection on host $1, in which the local or remote port is 7400.
 queues() { on $1 "cat /proc/net/tcp" | awk '$4 == "01" && ($2 $3) ~ /:1CE8/ { print $5 }'; }
@@ -235,7 +236,9 @@ seen() {
     until [[ $(queues h1) == 00000000:* ]]; do :; done
     # A host that is down takes no new sessions, and keeps those that it has.
     coproc ender { on h0 'echo here; read -r; kill -KILL $(cat /run/receiver)
-        while [ -e /proc/$(cat /run/receiver) ]; do :; done; echo ended'; }
+        while [ -e /proc/$(cat /run/receiver) ]; do :; done
+        : </dev/tcp/10.77.0.2/9
+        echo ended'; }
     read -r here <&"${ender[0]}"
     "$SIMHOSTS_DIR/host" down h0
     echo >&"${ender[1]}"
@@ -279,6 +282,7 @@ fn a_receiver_whose_end_was_not_heard_is_replaced() {
     }
     let (frames, outcome) = camera_and_viewer(LOST_RESET);
     assert!(outcome.stderr.contains("the receiver: ended"), "it was not killed: {outcome:?}");
+    assert!(outcome.stderr.contains("/dev/tcp/10.77.0.2/9: No route to host"), "it was heard: {outcome:?}");
     assert_eq!(frames, whole(4), "{outcome:?}");
 }
 
