@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ use nix::sys::eventfd::EventFd;
 
 /// The variable with the operands of a reader: the name of the socket, the token, and the device.
 const OPERANDS: &str = "HOSTBUF_TEST_DEVICE_READER";
+/// The number of threads of a reader.
+const THREADS: usize = 8;
 const BLOCKS: u32 = 4;
 const BLOCK_BYTES: u64 = 4096;
 const LIMIT: Duration = Duration::from_secs(20);
@@ -82,8 +84,8 @@ fn start_reader(name: &str, operands: &str, folder: &Scratch, variables: &[(&str
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// Reads the block in the process of a reader, and prints how its device does. Returns false in
-/// the first process.
+/// Reads the block in the process of a reader by several threads, and prints how its device does.
+/// Returns false in the first process.
 fn is_reader() -> bool {
     let Ok(operands) = std::env::var(OPERANDS) else { return false };
     let [socket, token, device] = operands.split(' ').collect::<Vec<_>>()[..] else {
@@ -91,10 +93,22 @@ fn is_reader() -> bool {
     };
     let pool = connect(socket, device);
     let block = pool.acquire(&token.parse().expect("a token")).expect("it is published");
-    let path = match block.dma(&device.parse().expect("a device")) {
-        DmaPath::Direct(_) => "direct".to_owned(),
-        DmaPath::Copy(why) => format!("copy, since {why}"),
+    let device = device.parse().expect("a device");
+    // They ask at the same time.
+    let together = Barrier::new(THREADS);
+    let path = |_| {
+        together.wait();
+        match block.dma(&device) {
+            DmaPath::Direct(_) => "direct".to_owned(),
+            DmaPath::Copy(why) => format!("copy, since {why}"),
+        }
     };
+    let paths: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|number| scope.spawn(move || path(number))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    let path = &paths[0];
+    assert!(paths.iter().all(|other| other == path), "{paths:?}");
     // A copy of the content has the right bytes in each case.
     assert!(block.as_slice().iter().all(|byte| *byte == 7), "the content has changed");
     println!("> {path}");
@@ -156,6 +170,31 @@ fn a_client_loads_no_driver_before_it_asks_for_a_gpu() {
     assert!(direct("mlock") && !has_driver(), "no GPU was asked for");
     assert!(direct("cuda:0") && has_driver(), "the address is that of a GPU");
     println!("> loaded by dma");
+}
+
+#[test]
+fn the_threads_of_a_reader_register_a_segment_once_and_again_after_a_refusal() {
+    if is_reader() {
+        return;
+    }
+    let test = "the_threads_of_a_reader_register_a_segment_once_and_again_after_a_refusal";
+    let folder = driver("registered-once");
+    let pool = DevicePool::start("once");
+    let producer =
+        pool.connect("camera").producer(&ProducerOptions::new(BLOCK_BYTES, BLOCKS)).expect("memory");
+    let token = publish(&producer, 7);
+    for refusals in ["0", "2"] {
+        let (busy, log) = (folder.path("busy"), folder.path(&format!("log-{refusals}")));
+        let operands = format!("{} {token} cuda:0", pool.name);
+        // Each registration takes a while, and another one meanwhile is refused.
+        let variables =
+            [("FAKE_CUDA_BUSY", &busy[..]), ("FAKE_CUDA_LOG", &log), ("FAKE_CUDA_REFUSALS", refusals)];
+        assert_eq!(path_of(start_reader(test, &operands, &folder, &variables)), "direct");
+        let log = fs::read_to_string(&log).expect("there was a registration");
+        // The first call is without the flag for read-only memory.
+        let expected = ["refused\nregistered\n", "refused\nrefused\nregistered\n"];
+        assert_eq!(log, expected[usize::from(refusals == "2")]);
+    }
 }
 
 #[test]
