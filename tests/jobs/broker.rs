@@ -91,7 +91,7 @@ fn only_a_socket_is_replaced_at_the_path() {
     let (name, file) = (socket_name("path"), folder.path("data"));
     fs::write(&file, "data").expect("the folder is writable");
     let refused = run(&["broker", "--name", &name, "--path", &file]);
-    one_line(&refused, 2, &["invalid path", &file, "the file there is no socket"]);
+    one_line(&refused, 2, &["invalid path", &file, "the file there is not a socket"]);
     assert_eq!(fs::read_to_string(&file).expect("it is there"), "data");
     let long = folder.path(&"x".repeat(100));
     one_line(&run(&["broker", "--name", &name, "--path", &long]), 2, &["invalid path", "at most 103"]);

@@ -95,7 +95,7 @@ pub enum BrokerRefusal {
         /// The clients that it waits for.
         details: String,
     },
-    /// The broker cannot do it for this reason.
+    /// The broker failed for this reason.
     Failed(String),
 }
 
@@ -130,7 +130,7 @@ impl std::error::Error for BrokerRefusal {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// There is no broker, and this process may not do without.
+    /// There is no broker, and the mode of this connection requires one.
     NoBroker {
         /// The reason, and the remedy.
         why: String,

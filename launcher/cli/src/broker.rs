@@ -25,7 +25,7 @@ use stop_signals::StopSignals;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Programs find the broker by themselves. With HOSTBUF_POOL=auto the first of them starts one, which ends when it is \
-unused. hostbuf stat shows the pool, its clients, and who holds which blocks.")]
+unused. hostbuf stat shows the pool, its clients, and the holders of each block.")]
 pub(crate) struct BrokerArguments {
     /// Make at most this much memory for all clients together: 512M, 1G
     #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, default_value = "1G")]
@@ -35,7 +35,7 @@ pub(crate) struct BrokerArguments {
     #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other)]
     per_client: Option<Bytes>,
     /// Allow at most this much memory of GPUs for all clients together: 512M, 1G, or 0 for none.
-    /// The clients make it, and the broker counts it
+    /// The clients allocate this memory, and the broker counts it
     #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, default_value = "1G")]
     gpu_limit: Bytes,
     /// Allow at most this much memory of GPUs for one client. The default is 256M, or the limit if
@@ -47,7 +47,7 @@ pub(crate) struct BrokerArguments {
     #[arg(long, value_name = "SECONDS", value_hint = ValueHint::Other)]
     #[arg(value_parser = seconds, allow_negative_numbers = true)]
     idle: Option<Duration>,
-    /// Keep what a producer has published for this time after its end, so that late readers get it
+    /// Keep the published blocks of a producer for this time after its end, for late readers
     #[arg(long, value_name = "SECONDS", value_hint = ValueHint::Other, default_value = "5")]
     #[arg(value_parser = seconds, allow_negative_numbers = true)]
     linger: Duration,
@@ -157,7 +157,7 @@ fn serve(options: &BrokerOptions, stop: &StopSignals) -> std::result::Result<(),
         Bytes(options.limit),
         Bytes(options.per_client)
     );
-    // The broker serves also if nobody reads this.
+    // The broker serves even if nobody reads this line.
     let _ = std::io::stdout().write_all(line.as_bytes());
     let _ = std::io::stdout().flush();
     broker.serve(stop.as_fd())

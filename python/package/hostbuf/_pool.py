@@ -258,7 +258,7 @@ class Pool:
         return self._handle.closed
 
     def status(self) -> dict[str, Any]:
-        """Returns the state of the pool: clients, producers, and who holds which blocks."""
+        """Returns the state of the pool: clients, producers, and the holders of each block."""
         state: dict[str, Any] = json.loads(self._handle.status())
         return state
 

@@ -62,8 +62,8 @@ impl BrokerState {
         }
     }
 
-    /// Takes back what a client has not named when it handed back everything: it has ended that
-    /// without a connection.
+    /// Takes back the parts that a client did not hand back when it handed back everything: it has
+    /// ended them without a connection.
     pub(super) fn handed_back(&mut self, client: u64) {
         let Some(record) = self.clients.get_mut(&client) else { return };
         record.has_handed_back = true;

@@ -121,7 +121,7 @@ fn check_activated(listener: &OwnedFd) -> Result<(), PoolError> {
     if !is_packet || !listens || getsockname::<UnixAddr>(listener.as_raw_fd()).is_err() {
         return Err(PoolError::Invalid {
             what: format!(
-                "descriptor {} of the service manager (LISTEN_FDS) is no listening unix socket of type SOCK_SEQPACKET: \
+                "descriptor {} of the service manager (LISTEN_FDS) is not a listening Unix socket of type SOCK_SEQPACKET: \
                  use ListenSequentialPacket= in the unit",
                 listener.as_raw_fd()
             ),
@@ -162,7 +162,7 @@ fn check_path(path: &Path) -> Result<(), PoolError> {
     }
     match fs::symlink_metadata(path) {
         Ok(file) if !file.file_type().is_socket() => {
-            let what = format!("invalid path {}: the file there is no socket", path.display());
+            let what = format!("invalid path {}: the file there is not a socket", path.display());
             Err(PoolError::Invalid { what })
         }
         _ => Ok(()),

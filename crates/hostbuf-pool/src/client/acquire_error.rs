@@ -10,9 +10,9 @@ use crate::token::InvalidToken;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// The token is damaged, or none.
+    /// The bytes are not a valid token.
     InvalidToken(InvalidToken),
-    /// The content is gone: the producer has published that many others meanwhile, or has ended.
+    /// The content is gone: the producer has retired or reused the block meanwhile, or has ended.
     Gone,
     /// The producer has not published what the token names.
     NotPublished,
@@ -52,7 +52,7 @@ impl fmt::Display for AcquireError {
             }
             AcquireError::Quota { quota } => write!(
                 f,
-                "this process holds {quota} blocks of the segment, as many as it may: release some, or let the producer allow more"
+                "this process holds {quota} blocks of the segment, which is its quota: release some, or raise the producer's quota"
             ),
             AcquireError::OnGpu { gpu } => write!(
                 f,

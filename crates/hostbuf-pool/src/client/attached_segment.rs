@@ -153,7 +153,7 @@ impl AttachedSegment {
         }
     }
 
-    /// Takes the count of a block back that could not be held.
+    /// Undoes the count of a block that could not be held.
     fn refused(&self, block: u32, refused: HoldRefused) -> AcquireError {
         self.uncount(block);
         // The producer may have seen the hold before it was taken back.

@@ -252,7 +252,7 @@ impl Pool {
         })
     }
 
-    /// Returns the state of the pool as a JSON text: clients, segments, and who holds which blocks.
+    /// Returns the state of the pool as a JSON text: clients, segments, and the holders of each block.
     ///
     /// # Errors
     /// [`PoolError`].

@@ -14,12 +14,12 @@ const ENV_MODE: &str = "HOSTBUF_POOL";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolMode {
-    /// Without a broker the pool is one of this process alone, with ordinary memory.
+    /// If there is no broker, the pool is one of this process alone, with ordinary memory.
     #[default]
     Optional,
-    /// Without a broker connecting fails.
+    /// If there is no broker, connecting fails.
     Required,
-    /// Without a broker one is started (`hostbuf broker`), which ends when it is unused.
+    /// If there is no broker, the client starts one (`hostbuf broker`), which ends when it is unused.
     Start,
     /// The pool is one of this process alone.
     Private,

@@ -246,8 +246,8 @@ impl ProducerSegment {
         self.parts.space.wait(limit)
     }
 
-    /// Returns whether a block is free as soon as a GPU has written what nobody reads any more, of
-    /// which nobody tells.
+    /// Returns whether a retired block without holds waits only for the GPU to finish writing it. No
+    /// event reports that, so the producer polls.
     fn waits_for_gpu(&self) -> bool {
         let (state, parts) = (self.state(), &*self.parts);
         (0..).zip(&state.blocks).any(|(number, block)| {
@@ -260,7 +260,8 @@ impl ProducerSegment {
         self.parts.space.notify();
     }
 
-    /// Counts threads that wait for a block, of which readers tell while there are any.
+    /// Changes the number of threads that wait for a block. While it is not 0, readers notify the
+    /// producer.
     pub(super) fn count_waiting(&self, change: i32) {
         let mut state = self.state();
         state.waiting = state.waiting.saturating_add_signed(change);
@@ -310,7 +311,7 @@ impl ProducerSegment {
         counters.published.store(state.sequence, Ordering::Relaxed);
         retire_old(&mut state, parts);
         if state.waiting > 0 {
-            // Retiring may have freed a block, of which no reader tells.
+            // Retiring may have freed a block, and no reader reports that.
             parts.space.notify();
         }
     }

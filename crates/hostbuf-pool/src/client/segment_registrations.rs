@@ -15,8 +15,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest such time.
 const LAST_PAUSE: Duration = Duration::from_secs(64);
 
-/// The registrations of a segment's blocks, at most one for each device. A registration is made
-/// when it is first asked for, of all blocks, and for reading.
+/// The registrations of a segment's blocks, at most one for each device. A registration covers all
+/// blocks, is for reading, and is made at the first request.
 #[derive(Debug, Default)]
 pub(super) struct SegmentRegistrations {
     made: RwLock<Vec<MadeRegistration>>,
