@@ -27,9 +27,9 @@ use crate::printable::printable_json;
 /// For buffers the command only reads /proc, so it also works while a job is stopped, and after its
 /// launcher was killed. You see your own jobs; root sees all.
 ///
-/// Below them it lists the pools of this user: the clients, their segments, the holders of each block,
-/// the frames, and the times from publishing to acquiring. HOSTBUF_POOL=@NAME or /PATH selects one
-/// pool. The pools of other users are not shown, to root neither.
+/// Below them it lists the pools of this user: the clients, their segments, the holders of each
+/// block, the frames, and the times from publishing to acquiring. HOSTBUF_POOL=@NAME or /PATH
+/// selects one pool. The pools of other users are not shown, to root neither.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatArguments {
     /// Print JSON, with the unit in the name of each figure

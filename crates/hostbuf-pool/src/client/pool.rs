@@ -252,7 +252,8 @@ impl Pool {
         })
     }
 
-    /// Returns the state of the pool as a JSON text: clients, segments, and the holders of each block.
+    /// Returns the state of the pool as a JSON text: clients, segments, and the holders of each
+    /// block.
     ///
     /// # Errors
     /// [`PoolError`].

@@ -19,7 +19,8 @@ pub enum PoolMode {
     Optional,
     /// If there is no broker, connecting fails.
     Required,
-    /// If there is no broker, the client starts one (`hostbuf broker`), which ends when it is unused.
+    /// If there is no broker, the client starts one (`hostbuf broker`), which ends when it is
+    /// unused.
     Start,
     /// The pool is one of this process alone.
     Private,

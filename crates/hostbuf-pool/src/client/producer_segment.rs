@@ -246,8 +246,8 @@ impl ProducerSegment {
         self.parts.space.wait(limit)
     }
 
-    /// Returns whether a retired block without holds waits only for the GPU to finish writing it. No
-    /// event reports that, so the producer polls.
+    /// Returns whether a retired block without holds waits only for the GPU to finish writing it.
+    /// No event reports that, so the producer polls.
     fn waits_for_gpu(&self) -> bool {
         let (state, parts) = (self.state(), &*self.parts);
         (0..).zip(&state.blocks).any(|(number, block)| {
