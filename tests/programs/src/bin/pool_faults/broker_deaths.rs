@@ -7,7 +7,7 @@ use hostbuf_pool::{Pool, Producer, ProducerOptions};
 use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
 use crate::random::RandomInstants;
-use crate::reader_deaths::take_all;
+use crate::reader_deaths::{pass, take_all};
 use crate::stamps;
 use crate::test_broker::{BrokerProcess, status};
 
@@ -32,7 +32,7 @@ pub(crate) fn exchange(
         *stamp += 1;
         let token = stamps::publish(block, *stamp);
         if let Some(other) = &mut other {
-            other.send(&token.to_bytes());
+            pass(&token, other);
         }
         let block = pool.acquire(&token).map_err(|error| error.to_string())?;
         if stamps::check(&block)? != *stamp {
