@@ -19,6 +19,11 @@ fn a_killed_reader_keeps_no_block() {
 }
 
 #[test]
+fn clients_that_are_killed_between_two_accesses_keep_nothing() {
+    rounds("tight", 200);
+}
+
+#[test]
 fn a_stopped_reader_keeps_at_most_its_quota() {
     rounds("stopped-reader", 200);
 }

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `reader` | a reader is killed while it acquires and holds blocks; all blocks are free again |
 //! | `stopped-reader` | a reader is stopped; the producer goes on with the blocks beyond its quota |
+//! | `tight` | a reader that only acquires and releases, and a producer that only takes and publishes, are killed |
 //! | `producer` | a producer is killed while it makes a segment or publishes; its memory is free again |
 //! | `broker` | the broker is killed, and a new one takes over while both sides go on |
 //! | `all` | the producer and the reader are killed with the broker, or while its successor takes over or dies |
@@ -43,6 +44,7 @@ mod recovery;
 mod stamps;
 mod step_roles;
 mod test_broker;
+mod tight_loops;
 mod trespass;
 mod victims;
 
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
     let result = match kind {
         "reader" => reader_deaths::kill(rounds, random),
         "stopped-reader" => reader_deaths::stop(rounds, random),
+        "tight" => tight_loops::kill(rounds, random),
         "producer" => producer_deaths::kill(rounds, random),
         "broker" => broker_deaths::kill(rounds, random, false),
         "all" => broker_deaths::kill(rounds, random, true),
@@ -98,7 +101,7 @@ fn main() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: pool_faults reader|stopped-reader|producer|broker|all|mirror|granted|awaited|limit|paused|flipped|garbage|crowd|forked|trespass \
+        "usage: pool_faults reader|stopped-reader|tight|producer|broker|all|mirror|granted|awaited|limit|paused|flipped|garbage|crowd|forked|trespass \
          ROUNDS [SEED [SECONDS]]"
     );
     ExitCode::from(2)

@@ -9,7 +9,7 @@ use nix::sys::eventfd::EventFd;
 
 use crate::broken_promise::BrokenPromise;
 use crate::test_broker::connect;
-use crate::{forked_children, mirror_deaths, stamps, step_roles, trespass};
+use crate::{forked_children, mirror_deaths, stamps, step_roles, tight_loops, trespass};
 
 /// Plays a role until the process is killed.
 pub(crate) fn run(role: &str, arguments: &[&str]) -> ExitCode {
@@ -20,6 +20,8 @@ pub(crate) fn run(role: &str, arguments: &[&str]) -> ExitCode {
         ("asker", [name, block_bytes]) => asker(name, block_bytes),
         ("stepping-reader", [name]) => step_roles::read(name),
         ("stepping-writer", [name]) => step_roles::write(name),
+        ("tight-reader", [name]) => tight_loops::read(name),
+        ("tight-producer", [name]) => tight_loops::write(name),
         ("trespasser", [name]) => trespass::trespass(name),
         ("forking-reader", [name]) => forked_children::read(name),
         ("forking-producer", [name]) => forked_children::write(name),
