@@ -96,12 +96,12 @@ impl fmt::Display for MirrorError {
             MirrorError::Deadline { frame, peer, sent, acknowledged, lost } => {
                 write!(
                     f,
-                    "the mirror at {peer} has not acknowledged {} in time: {sent} of {} bytes were sent, {acknowledged} frames before were acknowledged",
+                    "the mirror at {peer} has not acknowledged {} in time: {sent} of {} bytes were sent, {acknowledged} earlier frames were acknowledged",
                     Frame(frame),
                     frame.length
                 )?;
                 match lost {
-                    Some(why) => write!(f, "; there is no connection: {why}"),
+                    Some(why) => write!(f, "; the connection is lost: {why}"),
                     None => Ok(()),
                 }
             }

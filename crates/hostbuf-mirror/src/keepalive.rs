@@ -1,16 +1,16 @@
-//! Questions of the kernel to a peer that is silent, which may have vanished.
+//! TCP keepalive, which detects a peer that has vanished.
 
 use std::io;
 use std::net::TcpStream;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// The number of questions without an answer after which the connection is lost.
+/// The number of unanswered keepalive probes after which the connection is lost.
 const PROBES: u32 = 3;
 
-/// Has the kernel ask a peer that has been silent for `seconds`, and again after each such time,
-/// whether it is there. A peer that does not answer, or that knows nothing of the connection any
-/// more, makes it a lost one. The kernel asks nothing while it repeats bytes that the peer has not
+/// Makes the kernel probe a peer that has been silent for `seconds`, and again after each such
+/// time. The connection is lost if the peer answers none of the probes, or does not know the
+/// connection. The kernel sends no probes while it retransmits bytes that the peer has not
 /// acknowledged.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use hostbuf_pool::{Block, Pool, PoolError, Producer, ProducerOptions, TakeError}
 use super::options::MirrorReceiverOptions;
 use crate::refusal::MirrorRefusal;
 
-/// The time after which a thread that waits for a block looks whether its connection has ended.
+/// The time after which a thread that waits for a block checks whether its connection has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The size of a page.

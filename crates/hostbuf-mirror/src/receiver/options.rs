@@ -10,7 +10,7 @@ use crate::time_limit::check_time;
 #[non_exhaustive]
 pub struct MirrorReceiverOptions {
     /// The length of a block in bytes. For a longer frame the receiver makes a segment of longer
-    /// blocks, and gives up the one before.
+    /// blocks, and releases the previous one.
     pub block_bytes: u64,
     /// The number of blocks. A segment has fewer if the limit allows no more, and at least 2.
     pub blocks: u32,

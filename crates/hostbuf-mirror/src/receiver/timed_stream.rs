@@ -9,14 +9,14 @@ use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 
 use crate::keepalive::keep_alive;
 
-/// The idle time after which the kernel asks a peer whether it is there, in seconds.
+/// The idle time after which the kernel probes a peer, in seconds.
 const KEEPALIVE_SECONDS: u32 = 10;
 /// The time in milliseconds after which a peer that acknowledges no byte of an answer is lost. The
-/// kernel asks no questions while it repeats the answer.
+/// kernel sends no keepalive probes while it retransmits the answer.
 const UNACKNOWLEDGED_MS: u32 = 40_000;
 /// The time for which a read without a deadline sleeps at a time.
 const IDLE_INTERVAL: Duration = Duration::from_secs(3600);
-/// The number of bytes that are read at a time when nobody wants them.
+/// The size of a read whose bytes are discarded.
 const DISCARDED_AT_ONCE: usize = 64 << 10;
 
 /// A socket whose reads have deadlines.
@@ -88,7 +88,7 @@ impl TimedStream {
         Ok(())
     }
 
-    /// Reads `length` bytes that nobody wants.
+    /// Reads and discards `length` bytes.
     ///
     /// # Errors
     /// As [`read_until`](TimedStream::read_until).

@@ -39,7 +39,7 @@ pub(crate) enum InvalidRecord {
 impl std::fmt::Display for InvalidRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            InvalidRecord::NoRecord => f.write_str("the program there is no mirror"),
+            InvalidRecord::NoRecord => f.write_str("the program there is not a hostbuf mirror"),
             InvalidRecord::OtherVersion(version) => write!(
                 f,
                 "the mirror there has version {version} of the protocol, and this one version {VERSION}: use one version of hostbuf"

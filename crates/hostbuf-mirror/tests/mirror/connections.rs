@@ -33,7 +33,7 @@ fn a_program_that_is_no_mirror_is_named_as_such() {
         stream
     });
     let error = MirrorSender::connect(address, MirrorSenderOptions::new()).expect_err("no mirror");
-    assert!(error.to_string().contains("the program there is no mirror"), "{error}");
+    assert!(error.to_string().contains("the program there is not a hostbuf mirror"), "{error}");
     drop(other.join());
 }
 

@@ -110,7 +110,7 @@ fn a_deadline_bounds_the_attempts_to_connect_and_the_error_states_why() {
         sender.send(&here, &publish(&producer, 0), begun + Duration::from_millis(200)).expect_err("no peer");
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let is_lost = matches!(&error, MirrorError::Deadline { lost: Some(_), sent: 0, .. });
-    assert!(is_lost && error.to_string().contains("there is no connection"), "{error}");
+    assert!(is_lost && error.to_string().contains("the connection is lost"), "{error}");
 }
 
 #[test]
