@@ -1,10 +1,8 @@
 //! Several cameras, whose frames two consumers read, with the broker in a process of its own.
 
-use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf_bench_pool::{FRAME, FigureBar, fill, is_whole, of_process, stamp_pages};
@@ -13,6 +11,8 @@ use hostbuf_pool::{
     ProducerOptions, Token,
 };
 use nix::sys::eventfd::EventFd;
+
+use crate::role_process::{RoleProcess, next_command};
 
 const CAMERAS: u32 = 8;
 const CONSUMERS: u32 = 2;
@@ -30,31 +30,32 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// bytes, otherwise a stamp in every 4 KiB. Returns whether the bars are met.
 pub(crate) fn measure(seconds: u32, is_full: bool) -> Result<bool, String> {
     let name = format!("hostbuf-bench-cameras-{}", std::process::id());
-    let mut broker = RolePipe::start(&["broker", &name])?;
-    broker.wait_line()?;
+    let mut broker = RoleProcess::start("cameras", &["broker", &name])?;
+    broker.line()?;
     let (frames, touched) = (seconds * RATE, if is_full { "bytes" } else { "stamps" });
     let count = frames.to_string();
-    let start =
-        |role: &str, number: u32| RolePipe::start(&[role, &name, &number.to_string(), &count, touched]);
+    let start = |role: &str, number: u32| {
+        RoleProcess::start("cameras", &[role, &name, &number.to_string(), &count, touched])
+    };
     let consumers = (0..CONSUMERS).map(|number| start("consumer", number));
-    let mut consumers = consumers.collect::<Result<Vec<RolePipe>, String>>()?;
-    consumers.iter_mut().try_for_each(|consumer| consumer.wait_line().map(drop))?;
+    let mut consumers = consumers.collect::<Result<Vec<RoleProcess>, String>>()?;
+    consumers.iter_mut().try_for_each(|consumer| consumer.line().map(drop))?;
     let cameras = (0..CAMERAS).map(|number| start("camera", number));
-    let mut cameras = cameras.collect::<Result<Vec<RolePipe>, String>>()?;
-    cameras.iter_mut().try_for_each(|camera| camera.wait_line().map(drop))?;
+    let mut cameras = cameras.collect::<Result<Vec<RoleProcess>, String>>()?;
+    cameras.iter_mut().try_for_each(|camera| camera.line().map(drop))?;
     for camera in &mut cameras {
-        camera.go()?;
+        camera.send("go")?;
     }
     // The first frames attach the consumers.
     std::thread::sleep(SETTLE);
-    let pid = broker.child.id();
+    let pid = broker.id();
     let (used, woken, begun) = (of_process(pid), wake_ups(pid)?, Instant::now());
     std::thread::sleep(Duration::from_secs(u64::from(seconds)).saturating_sub(2 * SETTLE));
     let (used, woken, time) = (of_process(pid) - used, wake_ups(pid)? - woken, begun.elapsed());
     // Each camera prints the frames that it has written, and those in time.
-    let written = cameras.iter_mut().map(RolePipe::number).sum::<Result<u32, String>>()?;
-    let in_time = cameras.iter_mut().map(RolePipe::number).sum::<Result<u32, String>>()?;
-    let read = consumers.iter_mut().map(RolePipe::number).sum::<Result<u32, String>>()?;
+    let written = cameras.iter_mut().map(RoleProcess::number::<u32>).sum::<Result<u32, String>>()?;
+    let in_time = cameras.iter_mut().map(RoleProcess::number::<u32>).sum::<Result<u32, String>>()?;
+    let read = consumers.iter_mut().map(RoleProcess::number::<u32>).sum::<Result<u32, String>>()?;
     println!(
         "{CAMERAS} cameras at {RATE} Hz, {CONSUMERS} consumers, {seconds} s; {} are written and read",
         if is_full { "all bytes" } else { "stamps in every 4 KiB" }
@@ -80,45 +81,6 @@ fn wake_ups(pid: u32) -> Result<u64, String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|error| error.to_string())?;
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.and_then(|number| number.trim().parse().ok()).ok_or_else(|| "/proc has no context switches".into())
-}
-
-/// A process of this program with a role, and its output.
-struct RolePipe {
-    child: Child,
-    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
-}
-
-impl RolePipe {
-    fn start(arguments: &[&str]) -> Result<RolePipe, String> {
-        use std::io::BufRead;
-        let own = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut command = Command::new(own);
-        command.arg("cameras-role").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| error.to_string())?;
-        let output = child.stdout.take().ok_or("no pipe")?;
-        Ok(RolePipe { child, lines: std::io::BufReader::new(output).lines() })
-    }
-
-    fn wait_line(&mut self) -> Result<String, String> {
-        let line = self.lines.next().ok_or("a process has ended without a word")?;
-        line.map_err(|error| error.to_string())
-    }
-
-    fn go(&mut self) -> Result<(), String> {
-        let input = self.child.stdin.as_mut().ok_or("no pipe")?;
-        input.write_all(b"g").map_err(|error| error.to_string())
-    }
-
-    fn number(&mut self) -> Result<u32, String> {
-        self.wait_line()?.parse().map_err(|error| format!("{error}"))
-    }
-}
-
-impl Drop for RolePipe {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// Plays a role: `broker NAME`, or `camera|consumer NAME NUMBER FRAMES bytes|stamps`.
@@ -164,7 +126,7 @@ fn film(pool: &Pool, name: &str, camera: u32, frames: u32, is_full: bool) -> Res
     let consumers = (0..CONSUMERS).map(|consumer| address(name, consumer));
     let consumers = consumers.collect::<Result<Vec<SocketAddr>, String>>()?;
     println!("ready");
-    std::io::Read::read_exact(&mut std::io::stdin(), &mut [0]).map_err(|error| error.to_string())?;
+    next_command().ok_or("the benchmark has ended")?;
     let period = Duration::from_secs(1) / RATE;
     // The cameras of a host do not tick at the same time.
     let begun = Instant::now() + period * camera / CAMERAS;
@@ -188,7 +150,7 @@ fn film(pool: &Pool, name: &str, camera: u32, frames: u32, is_full: bool) -> Res
     }
     println!("{written}\n{in_time}");
     // Its blocks stay readable until the benchmark ends it.
-    let _ = std::io::Read::read(&mut std::io::stdin(), &mut [0]);
+    let _ = next_command();
     Ok(())
 }
 

@@ -2,13 +2,18 @@
 
 mod blocks;
 mod cameras;
+mod copy_window;
 mod frame_message;
 mod frame_producer;
 mod frames;
 mod mirror_frames;
 #[cfg(feature = "rdma")]
 mod mirror_reads;
+mod rate;
+mod role_process;
 mod shared_ring;
+mod start;
+mod system_calls;
 
 use std::process::ExitCode;
 
@@ -25,7 +30,12 @@ fn main() -> ExitCode {
         ["cameras"] => cameras::measure(60, false),
         ["cameras", "--full"] => cameras::measure(60, true),
         ["cameras", "--quick"] => cameras::measure(5, false),
-        ["cameras-role", ref role @ ..] => cameras::play(role),
+        ["rate"] => rate::measure(),
+        ["start"] => start::measure(),
+        ["role", "blocks", ref role @ ..] => blocks::play(role),
+        ["role", "cameras", ref role @ ..] => cameras::play(role),
+        ["role", "rate", ref role @ ..] => rate::play(role),
+        ["role", "start", ref role @ ..] => start::play(role),
         ["mirror", "serve", address] => mirror_frames::serve(address).map_err(|error| error.to_string()),
         ["mirror", "send", address] => mirror_frames::send(address).map_err(|error| error.to_string()),
         ["producer", socket, ring] => frame_producer::run(socket, ring),
@@ -43,7 +53,7 @@ fn main() -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: hostbuf-bench-pool frames [FRAMES] | blocks | cameras [--full|--quick] | mirror serve|send ADDRESS"
+        "usage: hostbuf-bench-pool frames [FRAMES] | rate | start | blocks | cameras [--full|--quick] | mirror serve|send ADDRESS"
     );
     ExitCode::from(2)
 }
