@@ -859,7 +859,8 @@ enum hostbuf_status hostbuf_block_ref_release_after(struct hostbuf_block_ref **b
 // Takes a free block without waiting for it. Once `hostbuf_pending_block_get` returns something
 // other than `HOSTBUF_NOTHING`, `ready(argument)` is called once: by a thread of hostbuf, by
 // `hostbuf_producer_close`, or before this function returns. Requests get their blocks in the
-// order in which they were made.
+// order in which they were made; threads in `hostbuf_producer_take` and
+// `hostbuf_producer_try_take` are not in that queue.
 enum hostbuf_status hostbuf_producer_take_async(const struct hostbuf_producer *producer,
                                                 hostbuf_ready_function ready,
                                                 void *argument,

@@ -28,7 +28,8 @@ pub struct hostbuf_pending_block {
 /// Takes a free block without waiting for it. Once `hostbuf_pending_block_get` returns something
 /// other than `HOSTBUF_NOTHING`, `ready(argument)` is called once: by a thread of hostbuf, by
 /// `hostbuf_producer_close`, or before this function returns. Requests get their blocks in the
-/// order in which they were made.
+/// order in which they were made; threads in `hostbuf_producer_take` and
+/// `hostbuf_producer_try_take` are not in that queue.
 // Safety: the pointers are null or valid; any thread may call the function with the argument until
 // it has returned, or `to` is closed.
 #[unsafe(no_mangle)]

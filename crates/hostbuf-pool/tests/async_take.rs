@@ -67,6 +67,24 @@ fn tasks_get_blocks_in_their_order() {
 }
 
 #[test]
+fn a_task_does_not_overtake_one_that_waits() {
+    let producer = producer(2);
+    let _kept = producer.take().unwrap();
+    let mut held = producer.take().unwrap();
+    // The block is free until the thread has it, which need not be soon: one of the rounds is
+    // within that time.
+    for round in 0..200 {
+        held = block_on(async {
+            let (mut first, mut second) = (pin!(producer.take_async()), pin!(producer.take_async()));
+            assert!(poll!(&mut first).is_pending());
+            drop(held);
+            assert!(poll!(&mut second).is_pending(), "round {round}");
+            first.await.unwrap()
+        });
+    }
+}
+
+#[test]
 fn a_dropped_future_keeps_no_block() {
     let producer = producer(2);
     let (_kept, held) = (producer.take().unwrap(), producer.take().unwrap());

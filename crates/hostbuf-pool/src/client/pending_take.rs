@@ -43,7 +43,10 @@ impl Future for PendingTake<'_> {
         if self.segment.is_closed() {
             return Poll::Ready(Err(TakeError::Closed));
         }
-        if let Some((number, _)) = self.segment.try_take() {
+        // A task that came later does not get the block for which another one waits.
+        if !self.segment.takers().has_waiting()
+            && let Some((number, _)) = self.segment.try_take()
+        {
             return Poll::Ready(Ok(number));
         }
         self.segment.count_exhausted();

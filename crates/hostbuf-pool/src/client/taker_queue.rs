@@ -9,7 +9,8 @@ use hostbuf_os::poison::IgnorePoison;
 use super::take_error::TakeError;
 
 /// The tasks that wait for blocks of a producer, in the order in which they came. While there are
-/// any, a thread waits for blocks on their behalf, so they need no particular runtime.
+/// any, a thread waits for blocks on their behalf, so they need no particular runtime. Threads in
+/// `take` and `try_take` are not in the queue: they compete for each block with its first task.
 #[derive(Debug, Default)]
 pub(super) struct TakerQueue {
     state: Mutex<TakerList>,
@@ -116,6 +117,11 @@ impl TakerQueue {
         for taker in takers {
             taker.finish(Err(TakeError::Closed));
         }
+    }
+
+    /// Returns whether a task waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.state.lock().ignore_poison().takers.iter().any(|taker| taker.is_waiting())
     }
 
     /// Returns the first task that waits. If there is none, the thread ends.
