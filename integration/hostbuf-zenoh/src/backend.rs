@@ -1,6 +1,5 @@
 //! zenoh's provider backend.
 
-use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hostbuf_pool::{Producer, SegmentKey};
@@ -16,20 +15,6 @@ use crate::provider_error::ProviderError;
 
 /// The alignment of a block in bytes.
 const ALIGNMENT: usize = 4096;
-
-thread_local! {
-    /// True while this thread collects chunks that nothing refers to.
-    static IS_SAFE_COLLECTION: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs a collection of chunks that nothing refers to. In other collections a block is not reused
-/// while a process holds it.
-pub(crate) fn collect_safely<T>(collect: impl FnOnce() -> T) -> T {
-    IS_SAFE_COLLECTION.set(true);
-    let collected = collect();
-    IS_SAFE_COLLECTION.set(false);
-    collected
-}
 
 /// zenoh's provider backend over the blocks of a producer: one block for each message.
 ///
@@ -106,7 +91,7 @@ impl ShmProviderBackend for PoolBackend {
     fn free(&self, chunk: &ChunkDescriptor) {
         let address = BlockAddress::from_id(chunk.segment);
         if address.segment() == self.segment.number {
-            self.ledger().give_back(address.block(), chunk.chunk, IS_SAFE_COLLECTION.get());
+            self.ledger().give_back(address.block(), chunk.chunk);
         }
     }
 

@@ -124,16 +124,15 @@ impl BlockLedger {
         }
     }
 
-    /// Takes a block from zenoh, which has freed it. Without `is_unreferenced` a process may still
-    /// refer to it.
-    pub(crate) fn give_back(&mut self, number: u32, generation_low: u32, is_unreferenced: bool) {
+    /// Takes a block from zenoh, which has freed it. The pool gives it out again when no reader
+    /// holds it, which the rows of the readers state: zenoh may have decremented the count of
+    /// another message by mistake.
+    pub(crate) fn give_back(&mut self, number: u32, generation_low: u32) {
         let entry = self.outstanding.get_mut(number as usize);
         let Some(entry) = entry else { return };
         match entry.take() {
             Some(block) if block.generation_low == generation_low => {
-                if is_unreferenced {
-                    drop(block.block);
-                } else if block.local.strong_count() == 0 {
+                if block.local.strong_count() == 0 {
                     block.block.retire();
                 } else {
                     *entry = Some(OutstandingBlock { is_suspect: true, is_counted: false, ..block });
@@ -155,5 +154,47 @@ impl BlockLedger {
     /// Returns whether zenoh still counts chunks whose blocks were taken back.
     pub(crate) fn has_stale_chunks(&self) -> bool {
         self.stale_chunks > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hostbuf_pool::{Pool, PoolMode, PoolOptions, ProducerOptions};
+
+    use super::*;
+
+    fn ledger(blocks: u32) -> (Pool, BlockLedger) {
+        let pool = Pool::connect(PoolOptions::new("test").mode(PoolMode::Private)).unwrap();
+        let producer = pool.producer(&ProducerOptions::new(4096, blocks).quota(blocks)).unwrap();
+        (pool, BlockLedger::new(producer))
+    }
+
+    #[test]
+    fn a_freed_block_that_a_reader_holds_is_not_taken() {
+        let (pool, mut ledger) = ledger(2);
+        let reader = pool.attach(ledger.producer().segment()).unwrap();
+        let TakenBlock { number, generation_low, references, .. } = ledger.take().unwrap().unwrap();
+        let held = reader.hold(number, generation_low).unwrap();
+        drop(references);
+        ledger.give_back(number, generation_low);
+        let other = ledger.take().unwrap().unwrap();
+        assert_ne!(other.number, number);
+        assert!(ledger.take().unwrap().is_none(), "the block of a reader is given out");
+        drop(held);
+        assert_eq!(ledger.take().unwrap().unwrap().number, number);
+    }
+
+    #[test]
+    fn a_freed_block_that_this_process_refers_to_is_not_taken() {
+        let (_pool, mut ledger) = ledger(2);
+        let taken = ledger.take().unwrap().unwrap();
+        let _other = ledger.take().unwrap().unwrap();
+        ledger.give_back(taken.number, taken.generation_low);
+        ledger.take_back(Instant::now() + 2 * GRACE);
+        assert!(ledger.take().unwrap().is_none(), "the block of a buffer is given out");
+        drop(taken);
+        ledger.take_back(Instant::now());
+        ledger.take_back(Instant::now() + 2 * GRACE);
+        assert!(ledger.take().unwrap().is_some());
     }
 }

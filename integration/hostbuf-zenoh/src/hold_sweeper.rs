@@ -58,6 +58,12 @@ impl MapObserver for HoldSweeper {
             state.is_busy = true;
             self.shared.wake.notify_one();
         }
+        let blocks: Vec<Arc<BlockSegment>> = state.blocks.iter().filter_map(Weak::upgrade).collect();
+        drop(state);
+        // At a high rate the producer needs the blocks of earlier messages before the next sweep.
+        for block in blocks {
+            block.sweep();
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use zenoh::shm::{AllocPolicy, ChunkAllocResult, JustAlloc, MemoryLayout, ShmProvider};
 
-use crate::backend::{PoolBackend, collect_safely};
+use crate::backend::PoolBackend;
 
 /// The smallest time between two collections of chunks that nobody confirms. zenoh takes up to 200
 /// ms to see that none does.
@@ -50,7 +50,7 @@ impl AllocPolicy<PoolBackend> for PoolPolicy {
             unsafe { provider.garbage_collect_unsafe() };
         }
         JustAlloc.alloc(layout, provider).or_else(|_| {
-            collect_safely(|| provider.garbage_collect());
+            provider.garbage_collect();
             JustAlloc.alloc(layout, provider)
         })
     }
