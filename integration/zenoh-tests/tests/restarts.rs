@@ -4,6 +4,7 @@ use hostbuf_pool::ProducerOptions;
 use hostbuf_zenoh::{PoolProvider, ProviderError};
 use tempfile::TempDir;
 use zenoh::Wait;
+use zenoh::qos::CongestionControl;
 use zenoh_tests::{BrokerThread, FRAME_BYTES, KEY, ReaderProcess, eventually, listen, stamp};
 
 /// The variable with the number of restarts.
@@ -40,7 +41,9 @@ fn restarts_of_a_reader_leave_nothing() {
     let folder = TempDir::new().unwrap();
     let endpoint = folder.path().join("zenoh");
     let session = listen(endpoint.to_str().unwrap());
-    let publisher = session.declare_publisher(KEY).wait().unwrap();
+    // Otherwise zenoh drops messages on a busy machine.
+    let publisher = session.declare_publisher(KEY).congestion_control(CongestionControl::Block);
+    let publisher = publisher.wait().unwrap();
     let mut number = 0;
     let mut after_warm_up = None;
     for round in 0..restarts {
