@@ -6,6 +6,7 @@ from typing import Any
 
 import hostbuf
 import hostbuf.dora
+import hostbuf.dora_broker
 
 TOKEN = bytes(range(48))
 
@@ -137,6 +138,19 @@ class Naming(unittest.TestCase):
         # Another node may have the name now.
         names.close()
         self.assertEqual(node.table, {("hostbuf", "map"): TOKEN})
+
+
+class BrokerNode(unittest.TestCase):
+    def test_the_broker_listens_where_the_nodes_look_for_it(self) -> None:
+        for given, pool, expected in (
+            (["--limit", "1G"], "@camera", ["--limit", "1G", "--name", "camera"]),
+            ([], "/run/pool", ["--path", "/run/pool"]),
+            (["--name", "mine"], "@camera", ["--name", "mine"]),
+            (["--path=/run/mine"], "@camera", ["--path=/run/mine"]),
+            (["--idle", "60"], "auto", ["--idle", "60"]),
+            ([], "", []),
+        ):
+            self.assertEqual(hostbuf.dora_broker.with_address(given, pool), expected)
 
 
 @unittest.skipUnless(hasattr(hostbuf, "Pool"), "this build has no pools")
