@@ -7,7 +7,9 @@
 #               plain    dora passes the frames, with its defaults
 #               tuned    dora passes the frames, with enough shared memory for them
 #               rust     as pool, with a viewer in Rust, which is built first; takes minutes
-#               all but rust by default
+#               faults   no transport: kills, restarts and stops nodes of a dataflow whose broker is a
+#                        node, half a minute (faults.py)
+#               pool, plain and tuned by default
 #   --frames N  play N frames (default 300) at 30 Hz
 #   --bars      end with an error if the ratios of the times miss their bars, for benchmarks
 #   --lossy     let the pool lose some frames: dora drops inputs of a node that a busy machine slows
@@ -16,8 +18,8 @@
 # It makes a virtual environment in target/dora_camera from PyPI (dora-rs 1.1), and installs there
 # the wheel of scripts/build-python (target/wheels). It needs python3 with venv. The broker is the
 # one that HOSTBUF_POOL names, or is started (`auto`), which needs the command hostbuf. A GPU is used
-# if the environment has PyTorch with CUDA. Exit status: 0 if no frame of the pool is lost and none
-# is torn, 77 if PyPI cannot be reached.
+# if the environment has PyTorch with CUDA. Exit status: 0 if no frame of the pool is lost, none is
+# torn and no fault leaves anything, 77 if PyPI cannot be reached.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")"
 
@@ -26,7 +28,7 @@ fail() {
     exit "${2:-1}"
 }
 
-frames=300 options=() transports=()
+frames=300 options=() transports=() faults=''
 while [[ $# -gt 0 ]]; do
     case $1 in
         --help)
@@ -40,11 +42,12 @@ while [[ $# -gt 0 ]]; do
             ;;
         --bars | --lossy) options+=("$1") ;;
         pool | plain | tuned | rust) transports+=("$1") ;;
-        *) fail "unexpected argument '$1': expected --frames, --bars, --lossy, pool, plain, tuned or rust" 2 ;;
+        faults) faults=yes ;;
+        *) fail "unexpected argument '$1': expected --frames, --bars, --lossy, pool, plain, tuned, rust or faults" 2 ;;
     esac
     shift
 done
-[[ ${#transports[@]} -gt 0 ]] || transports=(pool plain tuned)
+[[ ${#transports[@]} -gt 0 || -n $faults ]] || transports=(pool plain tuned)
 
 target=$(realpath ../..)/target
 environment=$target/dora_camera
@@ -62,7 +65,7 @@ FRAMES=$frames
 HOSTBUF_POOL=${HOSTBUF_POOL:-auto}
 export PATH FRAMES HOSTBUF_POOL
 logs=()
-for transport in "${transports[@]}"; do
+for transport in ${transports[@]+"${transports[@]}"}; do
     file=$transport.yml
     [[ $transport == pool ]] && file=dataflow.yml
     [[ $transport == rust ]] && (cd ../../integration && cargo build --quiet --package dora-consumer)
@@ -71,4 +74,5 @@ for transport in "${transports[@]}"; do
     timeout $((frames / 5 + 60)) dora run "$file" >"$log" 2>&1 || fail "the dataflow $file failed: see $log"
     logs+=("$log")
 done
-python3 report.py ${options[@]+"${options[@]}"} "$frames" "${logs[@]}"
+[[ ${#logs[@]} == 0 ]] || python3 report.py ${options[@]+"${options[@]}"} "$frames" "${logs[@]}"
+[[ -z $faults ]] || python3 faults.py "$environment/faults"

@@ -28,6 +28,7 @@ class Viewer:
     def __init__(self):
         self.in_hand, self.ready, self.used, self.numbers = [], [], [], []
         self.torn = self.gone = 0
+        self.cameras = set()
         self.access = "copy"
         try:
             import torch
@@ -70,6 +71,7 @@ class Viewer:
             "lost": FRAMES - len(set(self.numbers)),
             "gone": self.gone,
             "torn": self.torn,
+            "cameras": len(self.cameras),
             "in_hand_p50": ms(self.in_hand, 50),
             "in_hand_p99": ms(self.in_hand, 99),
             "ready_p50": ms(self.ready, 50),
@@ -88,6 +90,7 @@ def main():
         if event["type"] != "INPUT":
             continue
         ready_ns = event["metadata"]["ready_ns"]
+        viewer.cameras.add(event["metadata"]["camera"])
         if os.environ["TRANSPORT"] == "tensor-pool":
             if tensor is None:
                 tensor = viewer.torch.as_tensor(GpuArray(node.read_tensor_pool(event["value"])), device="cuda")
