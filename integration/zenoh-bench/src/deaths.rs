@@ -81,12 +81,16 @@ pub(crate) fn measure(options: &BenchOptions) -> Result<bool, String> {
     let mut all_met =
         FigureBar::AtMost(100.0).print("  pool, the longest time, in ms", ms(times.quantile(1.0)));
     let limit = if options.quick { Duration::from_secs(2) } else { LIMIT };
-    let back = of_zenoh(folder.path(), &session, limit)?;
-    match back {
-        Some(time) => println!("  zenoh-shm: back after {:.2} ms", ms(time)),
+    match of_zenoh(folder.path(), &session, limit)? {
         None => println!("  zenoh-shm: not back after {} s, with GarbageCollect", limit.as_secs()),
+        Some(time) => {
+            println!(
+                "  zenoh-shm: back after {:.2} ms, MISSED: the documentation says never, and has to change",
+                ms(time)
+            );
+            all_met = false;
+        }
     }
-    all_met &= back.is_none_or(|time| time >= times.median());
     Ok(all_met)
 }
 
