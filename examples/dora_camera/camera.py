@@ -17,7 +17,8 @@ PAUSE = 30
 
 
 def write(array, number):
-    """Writes a picture with a moving bar, and returns the time of its last byte and this process."""
+    """Writes a picture with a moving bar, and returns the time of its last byte and this
+    process."""
     array[...] = WIDE[:, number % SHAPE[1] : number % SHAPE[1] + SHAPE[1]]
     stamp(array, number)
     return {"ready_ns": time.monotonic_ns(), "camera": os.getpid()}

@@ -9,7 +9,7 @@ use hostbuf_pool::{
     ArrayLayout, BlockRef, ElementType, Pool, PoolMode, PoolOptions, Producer, ProducerOptions, Token,
 };
 
-use crate::role_process::{RoleProcess, answer, next_command};
+use crate::bench_process::{BenchProcess, answer, next_command};
 use crate::system_calls;
 
 /// The processes that read, each with a row in the segment.
@@ -30,9 +30,9 @@ const RETAIN: u32 = BATCH;
 /// met.
 pub(crate) fn measure() -> Result<bool, String> {
     let broker = BenchBroker::start(None)?;
-    let mut producer = RoleProcess::start("blocks", &["producer", broker.name()])?;
-    let readers = (0..READERS).map(|_| RoleProcess::start("blocks", &["reader", broker.name()]));
-    let mut readers = readers.collect::<Result<Vec<RoleProcess>, String>>()?;
+    let mut producer = BenchProcess::start("blocks", &["producer", broker.name()])?;
+    let readers = (0..READERS).map(|_| BenchProcess::start("blocks", &["reader", broker.name()]));
+    let mut readers = readers.collect::<Result<Vec<BenchProcess>, String>>()?;
     // A reader attaches the segment with its first block.
     let first = producer.ask(&format!("publish {READERS}"))?;
     for ((number, reader), token) in readers.iter_mut().enumerate().zip(first.split(' ').skip(1)) {
@@ -65,7 +65,7 @@ pub(crate) fn measure() -> Result<bool, String> {
 }
 
 /// Returns the number of system calls of both processes in a round.
-fn count_calls(producer: &mut RoleProcess, reader: &mut RoleProcess) -> Result<u64, String> {
+fn count_calls(producer: &mut BenchProcess, reader: &mut BenchProcess) -> Result<u64, String> {
     producer.send(&format!("count publish {BATCH}"))?;
     let taking = system_calls::count(producer.id())?;
     let published = producer.line()?;

@@ -12,7 +12,7 @@ use hostbuf_pool::{
 };
 use nix::sys::eventfd::EventFd;
 
-use crate::role_process::{RoleProcess, next_command};
+use crate::bench_process::{BenchProcess, next_command};
 
 const CAMERAS: u32 = 8;
 const CONSUMERS: u32 = 2;
@@ -30,18 +30,18 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// bytes, otherwise a stamp in every 4 KiB. Returns whether the bars are met.
 pub(crate) fn measure(seconds: u32, is_full: bool) -> Result<bool, String> {
     let name = format!("hostbuf-bench-cameras-{}", std::process::id());
-    let mut broker = RoleProcess::start("cameras", &["broker", &name])?;
+    let mut broker = BenchProcess::start("cameras", &["broker", &name])?;
     broker.line()?;
     let (frames, touched) = (seconds * RATE, if is_full { "bytes" } else { "stamps" });
     let count = frames.to_string();
     let start = |role: &str, number: u32| {
-        RoleProcess::start("cameras", &[role, &name, &number.to_string(), &count, touched])
+        BenchProcess::start("cameras", &[role, &name, &number.to_string(), &count, touched])
     };
     let consumers = (0..CONSUMERS).map(|number| start("consumer", number));
-    let mut consumers = consumers.collect::<Result<Vec<RoleProcess>, String>>()?;
+    let mut consumers = consumers.collect::<Result<Vec<BenchProcess>, String>>()?;
     consumers.iter_mut().try_for_each(|consumer| consumer.line().map(drop))?;
     let cameras = (0..CAMERAS).map(|number| start("camera", number));
-    let mut cameras = cameras.collect::<Result<Vec<RoleProcess>, String>>()?;
+    let mut cameras = cameras.collect::<Result<Vec<BenchProcess>, String>>()?;
     cameras.iter_mut().try_for_each(|camera| camera.line().map(drop))?;
     for camera in &mut cameras {
         camera.send("go")?;
@@ -53,9 +53,9 @@ pub(crate) fn measure(seconds: u32, is_full: bool) -> Result<bool, String> {
     std::thread::sleep(Duration::from_secs(u64::from(seconds)).saturating_sub(2 * SETTLE));
     let (used, woken, time) = (of_process(pid) - used, wake_ups(pid)? - woken, begun.elapsed());
     // Each camera prints the frames that it has written, and those in time.
-    let written = cameras.iter_mut().map(RoleProcess::number::<u32>).sum::<Result<u32, String>>()?;
-    let in_time = cameras.iter_mut().map(RoleProcess::number::<u32>).sum::<Result<u32, String>>()?;
-    let read = consumers.iter_mut().map(RoleProcess::number::<u32>).sum::<Result<u32, String>>()?;
+    let written = cameras.iter_mut().map(BenchProcess::number::<u32>).sum::<Result<u32, String>>()?;
+    let in_time = cameras.iter_mut().map(BenchProcess::number::<u32>).sum::<Result<u32, String>>()?;
+    let read = consumers.iter_mut().map(BenchProcess::number::<u32>).sum::<Result<u32, String>>()?;
     println!(
         "{CAMERAS} cameras at {RATE} Hz, {CONSUMERS} consumers, {seconds} s; {} are written and read",
         if is_full { "all bytes" } else { "stamps in every 4 KiB" }

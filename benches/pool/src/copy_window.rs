@@ -77,7 +77,7 @@ impl CopyWindow {
     pub(crate) fn has(&self, frames: [&[u8]; WINDOW]) -> Result<bool, String> {
         let mut back = vec![0; FRAME];
         for ((memory, _), frame) in self.slots.iter().zip(frames) {
-            // SAFETY: both live until the stream is synchronized.
+            // SAFETY: both live until the stream is synchronised.
             let copied = unsafe { self.stream.copy_to_host(memory.span(), &raw mut back[..]) };
             copied.and_then(|()| self.stream.synchronize()).map_err(|error| error.to_string())?;
             if back != frame {

@@ -1,5 +1,6 @@
 //! The benchmarks of pools: see README.md.
 
+mod bench_process;
 mod blocks;
 mod cameras;
 mod copy_window;
@@ -10,7 +11,6 @@ mod mirror_frames;
 #[cfg(feature = "rdma")]
 mod mirror_reads;
 mod rate;
-mod role_process;
 mod shared_ring;
 mod start;
 mod system_calls;

@@ -8,8 +8,8 @@ use hostbuf_pool::{
 };
 use hostbuf_register::DeviceName;
 
+use crate::bench_process::{BenchProcess, answer, next_command};
 use crate::copy_window::{CopyWindow, WINDOW};
-use crate::role_process::{RoleProcess, answer, next_command};
 
 /// The rounds of each kind of memory, and the copies of each round.
 const ROUNDS: usize = 15;
@@ -21,7 +21,7 @@ const OWN_STAMP: u64 = 100;
 /// copies in flight. Returns whether the bar is met.
 pub(crate) fn measure() -> Result<bool, String> {
     let broker = BenchBroker::start(None)?;
-    let mut producer = RoleProcess::start("rate", &["producer", broker.name()])?;
+    let mut producer = BenchProcess::start("rate", &["producer", broker.name()])?;
     let tokens = producer.line()?;
     let pool = broker.connect("bench GPU")?;
     let device: DeviceName = "cuda".parse().map_err(|error: hostbuf_register::Error| error.to_string())?;

@@ -10,7 +10,7 @@ use hostbuf_pool::{
 };
 use hostbuf_register::DeviceName;
 
-use crate::role_process::{RoleProcess, answer, next_command};
+use crate::bench_process::{BenchProcess, answer, next_command};
 
 /// The size of the segments: 64 MiB.
 const BLOCKS: u32 = 8;
@@ -40,7 +40,7 @@ fn measure_attaching(broker: &BenchBroker, pool: &Pool) -> Result<bool, String> 
     let (_producer, token) = publish(pool, BLOCK_BYTES, BLOCKS)?;
     let mut times = Timings::default();
     for _ in 0..ROUNDS {
-        let mut reader = RoleProcess::start("start", &["reader", broker.name()])?;
+        let mut reader = BenchProcess::start("start", &["reader", broker.name()])?;
         reader.line()?;
         let time = reader.ask(&format!("attach {token}"))?;
         times.add(nanoseconds(&time)?);
@@ -52,7 +52,7 @@ fn measure_attaching(broker: &BenchBroker, pool: &Pool) -> Result<bool, String> 
 /// Measures the first `dma` of fresh segments in two processes, of which the second one registers
 /// what the first one has registered.
 fn measure_registering(broker: &BenchBroker, pool: &Pool) -> Result<bool, String> {
-    let start = || RoleProcess::start("start", &["reader", broker.name()]);
+    let start = || BenchProcess::start("start", &["reader", broker.name()]);
     let mut readers = [start()?, start()?];
     // Another segment makes the context and the registrar.
     let (_producer, token) = publish(pool, 4096, 2)?;

@@ -7,20 +7,20 @@ use std::str::FromStr;
 
 /// A process of this program with a role, which takes commands and answers in lines. It is killed
 /// when this object is dropped.
-pub(crate) struct RoleProcess {
+pub(crate) struct BenchProcess {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl RoleProcess {
+impl BenchProcess {
     /// Starts a role of a benchmark.
-    pub(crate) fn start(benchmark: &str, arguments: &[&str]) -> Result<RoleProcess, String> {
+    pub(crate) fn start(benchmark: &str, arguments: &[&str]) -> Result<BenchProcess, String> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(own);
         command.args(["role", benchmark]).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let output = child.stdout.take().ok_or("no pipe")?;
-        Ok(RoleProcess { child, lines: BufReader::new(output).lines() })
+        Ok(BenchProcess { child, lines: BufReader::new(output).lines() })
     }
 
     /// Returns the number of the process.
@@ -53,7 +53,7 @@ impl RoleProcess {
     }
 }
 
-impl Drop for RoleProcess {
+impl Drop for BenchProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
