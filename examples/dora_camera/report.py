@@ -26,6 +26,7 @@ BARS = (
     ("tuned", "dora with enough shared memory", "in_hand_p50", 1),
 )
 GPU_BARS = (
+    ("adopted", "dora's shared memory, adopted", "ready_p50", 0.95),
     ("plain", "dora with its defaults", "ready_p50", 1.8),
     ("tuned", "dora with enough shared memory", "ready_p50", 1.8),
     ("tensor-pool", "dora's tensor pool", "ready_p50", 1.8),
@@ -69,6 +70,11 @@ def main(frames, logs, has_bars, is_lossy):
         # The others may lose some: dora drops inputs of a slow node.
         if name in ("pool", "rust") and not is_lossy and (report["lost"] or report["frames"] != frames):
             sys.exit(f"report.py: {report['lost']} of {frames} frames of {name} are lost, {report['gone']} came too late")
+    adopted = by_name.get("adopted", {})
+    if adopted and adopted["access"] != "direct":
+        print(f"the frames of dora were not adopted: {adopted['why']}")
+        if adopted["lockable"]:
+            sys.exit("report.py: dora's frames in shared memory must be direct")
     if has_bars and not meets_bars:
         sys.exit("report.py: a bar is missed")
 

@@ -6,10 +6,14 @@
 #   TRANSPORT   pool     the camera writes into blocks of a pool, and dora passes tokens
 #               plain    dora passes the frames, with its defaults
 #               tuned    dora passes the frames, with enough shared memory for them
+#               adopted  as tuned, and the viewer registers dora's shared memory where it is
+#               tensor-pool
+#                        the camera copies to the GPU by dora's tensor pool, which needs a GPU, and a
+#                        dora with that feature in target/dora_camera
 #               rust     as pool, with a viewer in Rust, which is built first; takes minutes
 #               faults   no transport: kills, restarts and stops nodes of a dataflow whose broker is a
 #                        node, half a minute (faults.py)
-#               pool, plain and tuned by default
+#               pool, plain, tuned and adopted by default
 #   --frames N  play N frames (default 300) at 30 Hz
 #   --bars      end with an error if the ratios of the times miss their bars, for benchmarks
 #   --lossy     let the pool lose some frames: dora drops inputs of a node that a busy machine slows
@@ -41,13 +45,13 @@ while [[ $# -gt 0 ]]; do
             shift
             ;;
         --bars | --lossy) options+=("$1") ;;
-        pool | plain | tuned | rust) transports+=("$1") ;;
+        pool | plain | tuned | adopted | tensor-pool | rust) transports+=("$1") ;;
         faults) faults=yes ;;
-        *) fail "unexpected argument '$1': expected --frames, --bars, --lossy, pool, plain, tuned, rust or faults" 2 ;;
+        *) fail "unexpected argument '$1': expected --frames, --bars, --lossy, pool, plain, tuned, adopted, tensor-pool, rust or faults" 2 ;;
     esac
     shift
 done
-[[ ${#transports[@]} -gt 0 || -n $faults ]] || transports=(pool plain tuned)
+[[ ${#transports[@]} -gt 0 || -n $faults ]] || transports=(pool plain tuned adopted)
 
 target=$(realpath ../..)/target
 environment=$target/dora_camera

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import sys
 import time
 
@@ -13,6 +14,12 @@ import hostbuf
 import hostbuf.dora
 
 FRAMES = int(os.environ.get("FRAMES", "300"))
+
+
+def lockable():
+    """Returns whether zenoh and hostbuf may lock dora's shared memory of 128 MiB twice."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return os.geteuid() == 0 or soft == resource.RLIM_INFINITY or soft > 300 << 20
 
 
 class GpuArray:
@@ -29,7 +36,7 @@ class Viewer:
         self.in_hand, self.ready, self.used, self.numbers = [], [], [], []
         self.torn = self.gone = 0
         self.cameras = set()
-        self.access = "copy"
+        self.access, self.why = "copy", None
         try:
             import torch
         except ImportError:
@@ -45,6 +52,7 @@ class Viewer:
             # The first call registers all blocks of the camera, so that copies run at full speed.
             path = block.dma()
             self.access = "direct" if path.direct else "copy"
+            self.why = path.why
             if not path.direct and self.torch:
                 sys.exit(f"viewer.py: the GPU cannot read the block: {path.why}")
         if isinstance(frame, np.ndarray) and self.torch:
@@ -57,6 +65,13 @@ class Viewer:
         self.numbers.append(number)
         self.torn += torn
 
+    def show_adopted(self, array, ready_ns):
+        """Uses one frame in the shared memory of dora, which is registered where it is."""
+        with hostbuf.dma(array, "cuda" if self.torch else "mlock") as adopted:
+            self.access, self.why = "direct" if adopted.direct else "copy", adopted.why
+            # The view is one of hostbuf's mapping if the array is direct.
+            self.show(np.asarray(adopted).reshape(SHAPE), ready_ns)
+
     def report(self):
         """Returns the report as a dictionary, with times in milliseconds."""
 
@@ -67,6 +82,8 @@ class Viewer:
             "transport": os.environ["TRANSPORT"],
             "device": "GPU" if self.torch else "CPU",
             "access": self.access,
+            "why": self.why,
+            "lockable": lockable(),
             "frames": len(set(self.numbers)),
             "lost": FRAMES - len(set(self.numbers)),
             "gone": self.gone,
@@ -95,6 +112,9 @@ def main():
             if tensor is None:
                 tensor = viewer.torch.as_tensor(GpuArray(node.read_tensor_pool(event["value"])), device="cuda")
             viewer.show(tensor, ready_ns)
+            continue
+        if os.environ["TRANSPORT"] == "adopted":
+            viewer.show_adopted(event["value"], ready_ns)
             continue
         if pool is None:
             viewer.show(event["value"].to_numpy().reshape(SHAPE), ready_ns)
