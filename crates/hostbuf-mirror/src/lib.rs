@@ -33,6 +33,8 @@ mod keepalive;
 mod readiness;
 mod receiver;
 mod refusal;
+#[cfg(any(feature = "rdma", test))]
+mod registration_retry;
 mod sender;
 mod time_limit;
 mod wire;

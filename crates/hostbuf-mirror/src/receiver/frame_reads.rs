@@ -3,7 +3,6 @@
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use hostbuf_pool::Block;
@@ -13,14 +12,15 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::options::MirrorReceiverOptions;
+use crate::registration_retry::RegistrationRetry;
 use crate::wire::ReadEndpoint;
 
 /// The device by which a receiver reads frames, if it has one.
 #[derive(Debug)]
 pub(super) struct FrameReader {
     device: Option<ReadDevice>,
-    /// True once the device has refused the receiver's memory.
-    is_refused: AtomicBool,
+    /// The times at which the device is asked again that has refused the receiver's memory.
+    retry: RegistrationRetry,
 }
 
 /// The receiver's end of a connection by which it reads frames.
@@ -34,13 +34,13 @@ pub(super) struct FrameReads {
 impl FrameReader {
     /// Makes the reader for the device of the options.
     pub(super) fn new(options: &MirrorReceiverOptions) -> FrameReader {
-        FrameReader { device: options.rdma.clone(), is_refused: AtomicBool::new(false) }
+        FrameReader { device: options.rdma.clone(), retry: RegistrationRetry::default() }
     }
 
     /// Makes an end of a connection to the sender's end. Returns `None` if one of them has no
-    /// device, or if the device has refused the receiver's memory before.
+    /// device, or if the device has refused the receiver's memory repeatedly and lately.
     pub(super) fn accept(&self, other: &ReadEndpoint) -> Option<FrameReads> {
-        let device = self.device.as_ref().filter(|_| !self.is_refused.load(Ordering::Relaxed))?;
+        let device = self.device.as_ref().filter(|_| self.retry.is_due(Instant::now()))?;
         let other = ReadAddress::from_bytes(other)?;
         let connected = device.prepare().and_then(|own| own.connect(other).map(|()| own));
         match connected {
@@ -66,11 +66,12 @@ impl FrameReader {
         (stream, is_over): (&TcpStream, &dyn Fn() -> bool),
     ) -> io::Result<()> {
         let key = block.register(reads.device.registrar(), Access::WRITE).map_err(|error| {
-            // The sender connects again, and finds that there are no reads.
-            tracing::warn!(%error, "a mirror receives by TCP alone");
-            self.is_refused.store(true, Ordering::Relaxed);
+            // The sender connects again, and sends by TCP if there are no reads.
+            tracing::warn!(%error, "a mirror cannot read a frame by RDMA");
+            self.retry.refuse(Instant::now());
             io::Error::other(error)
         })?;
+        self.retry.accept();
         let Some(connection) = reads.connection.take() else {
             return Err(io::ErrorKind::NotConnected.into());
         };

@@ -65,11 +65,15 @@ impl MirrorConnection {
 
     /// Gives up a frame that was about to be sent and is not in the queue any more.
     pub(super) fn drop_expired(&mut self, queue: &FrameQueue) {
-        self.writing.take_if(|write| {
+        let expired = self.writing.take_if(|write| {
             let number = write.frame.number;
             let is_queued = queue.state().first_after(number - 1).is_some_and(|first| first.number == number);
             write.done == 0 && !is_queued
         });
+        // An offer would hold the block until the next answer, which an idle sender never gets.
+        if let (Some(write), Some(offers)) = (expired, &mut self.offers) {
+            offers.withdraw(write.frame.number);
+        }
     }
 
     /// Reads answers and writes frames as far as the socket allows, and waits until it allows more,

@@ -1,15 +1,16 @@
 //! The frames that a receiver reads by RDMA.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use hostbuf_pool::BlockRef;
 use hostbuf_rdma::{ReadAddress, ReadConnection, ReadDevice};
 use hostbuf_register::{Access, Pinned, PinnedAlloc, Verbs};
 
+use super::offered_frames::OfferedFrames;
 use super::options::MirrorSenderOptions;
 use super::queue::QueuedFrame;
+use crate::registration_retry::RegistrationRetry;
 use crate::wire::{FrameSource, ReadEndpoint};
 
 /// The memory of a sender that receivers read, through all of its connections.
@@ -21,8 +22,8 @@ struct SenderMemory {
     device: ReadDevice,
     /// Memory for copies of frames whose own memory the device does not register.
     copies: PinnedAlloc<Verbs>,
-    /// True once the device has refused the memory of a frame.
-    needs_copies: AtomicBool,
+    /// The times at which the device is asked again that has refused the memory of a frame.
+    retry: RegistrationRetry,
 }
 
 /// The frames that a receiver reads by RDMA: the sender's end of the connection, and the memory
@@ -31,15 +32,13 @@ struct SenderMemory {
 pub(super) struct FrameOffers {
     // Dropped before the frames, whose memory the receiver can read until then.
     connection: ReadConnection,
-    offered: VecDeque<OfferedFrame>,
-    /// True once the receiver has answered a frame that it had to read.
-    has_worked: bool,
+    offered: OfferedFrames<OfferedMemoryHold>,
     memory: Arc<SenderMemory>,
 }
 
+/// The memory of a frame that the receiver may read.
 #[derive(Debug)]
-struct OfferedFrame {
-    number: u64,
+struct OfferedMemoryHold {
     _block: Arc<BlockRef>,
     _copy: Option<Pinned<Verbs>>,
 }
@@ -49,7 +48,7 @@ impl OfferedMemory {
     pub(super) fn new(options: &MirrorSenderOptions) -> OfferedMemory {
         OfferedMemory(options.rdma.clone().map(|device| {
             let copies = PinnedAlloc::new(device.registrar().clone(), Access::REMOTE_READ, usize::MAX);
-            Arc::new(SenderMemory { device, copies, needs_copies: AtomicBool::new(false) })
+            Arc::new(SenderMemory { device, copies, retry: RegistrationRetry::default() })
         }))
     }
 
@@ -58,8 +57,7 @@ impl OfferedMemory {
         let memory = self.0.as_ref()?;
         match memory.device.prepare() {
             Ok(connection) => {
-                let (memory, offered) = (memory.clone(), VecDeque::new());
-                Some(FrameOffers { connection, offered, has_worked: false, memory })
+                Some(FrameOffers { connection, offered: OfferedFrames::new(), memory: memory.clone() })
             }
             Err(error) => {
                 tracing::warn!(%error, "a mirror sends by TCP alone");
@@ -95,22 +93,24 @@ impl FrameOffers {
             return (FrameSource::Stream, false);
         };
         let is_copy = copy.is_some();
-        let offered = OfferedFrame { number: frame.number, _block: frame.block.clone(), _copy: copy };
-        self.offered.push_back(offered);
+        let hold = OfferedMemoryHold { _block: frame.block.clone(), _copy: copy };
+        self.offered.push(frame.number, hold);
         (source, is_copy)
     }
 
     /// Ends the offers up to frame `number`, which the receiver has answered.
     pub(super) fn end(&mut self, number: u64) {
-        while self.offered.front().is_some_and(|first| first.number <= number) {
-            self.offered.pop_front();
-            self.has_worked = true;
-        }
+        self.offered.end(number);
+    }
+
+    /// Ends the offer of frame `number`, of which nothing was sent.
+    pub(super) fn withdraw(&mut self, number: u64) {
+        self.offered.withdraw(number);
     }
 
     /// Returns whether the receiver has read nothing of what it was offered.
     pub(super) fn has_failed(&self) -> bool {
-        !self.has_worked && !self.offered.is_empty()
+        self.offered.has_failed()
     }
 }
 
@@ -120,15 +120,16 @@ impl SenderMemory {
         if block.len() == 0 {
             return None;
         }
-        if !self.needs_copies.load(Ordering::Relaxed) {
+        if self.retry.is_due(Instant::now()) {
             match block.register(self.device.registrar(), Access::REMOTE_READ) {
                 Ok(key) => {
+                    self.retry.accept();
                     let address = block.as_ptr() as u64;
                     return Some((FrameSource::Memory { address, remote_key: key.rkey }, None));
                 }
                 Err(error) => {
-                    tracing::info!(%error, "a mirror copies its frames for RDMA");
-                    self.needs_copies.store(true, Ordering::Relaxed);
+                    tracing::info!(%error, "a mirror copies a frame for RDMA");
+                    self.retry.refuse(Instant::now());
                 }
             }
         }

@@ -1,12 +1,13 @@
 //! A sender of blocks to another host.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use hostbuf_os::{process, thread};
-use hostbuf_pool::{AcquireError, Pool, PoolError, Token};
+use hostbuf_pool::{AcquireError, BlockRef, Pool, PoolError, Token};
 
+use super::known_segments::KnownSegments;
 use super::options::MirrorSenderOptions;
 use super::pending_mirror::PendingMirror;
 use super::queue::FrameQueue;
@@ -25,6 +26,7 @@ use crate::readiness::WakeEvent;
 pub struct MirrorSender {
     queue: Arc<FrameQueue>,
     window: u64,
+    known: KnownSegments,
     thread: Option<thread::Thread>,
     /// The process that made the sender: a forked child has no thread of it.
     process: u32,
@@ -53,7 +55,8 @@ impl MirrorSender {
                     let thread = thread::spawn(c"hostbuf-mirror", move || worker.run())
                         .map_err(MirrorError::os("starting a thread"))?;
                     let (thread, process) = (Some(thread), std::process::id());
-                    return Ok(MirrorSender { queue, window, thread, process });
+                    let known = KnownSegments::default();
+                    return Ok(MirrorSender { queue, window, known, thread, process });
                 }
                 Err(error) => {
                     failure = MirrorError::Unreachable { peer: peer.to_string(), why: error.to_string() };
@@ -97,15 +100,35 @@ impl MirrorSender {
     ///
     /// # Errors
     /// [`MirrorError::Acquire`], also in a forked child; [`MirrorError::Deadline`];
-    /// [`MirrorError::TooLong`].
+    /// [`MirrorError::TooLong`]; [`MirrorError::Os`].
     pub fn begin(&self, pool: &Pool, token: &Token, deadline: Instant) -> Result<PendingMirror, MirrorError> {
         if self.process != std::process::id() {
             // The thread that sends is the parent's.
             return Err(AcquireError::Pool(PoolError::Forked).into());
         }
-        let block = pool.acquire(token)?;
+        let block = self.acquire(pool, token, deadline)?;
         let outcome = self.queue.add(*token, block, deadline, self.window)?;
         Ok(PendingMirror::new(*token, deadline, outcome, self.queue.clone()))
+    }
+
+    /// Acquires the block of a token. It waits at most until `deadline`.
+    fn acquire(&self, pool: &Pool, token: &Token, deadline: Instant) -> Result<BlockRef, MirrorError> {
+        if self.known.contains(token) {
+            return Ok(pool.acquire(token)?);
+        }
+        // The broker attaches a new segment. If it does not answer, the pool waits for its own
+        // timeout; so a thread does that.
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let (of_thread, wanted) = (pool.clone(), *token);
+        let acquire = move || drop(sender.send(of_thread.acquire(&wanted)));
+        thread::spawn(c"hostbuf-acquire", acquire).map_err(MirrorError::os("starting a thread"))?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(acquired) = receiver.recv_timeout(left) else {
+            return Err(self.queue.state().deadline_error(*token, 0));
+        };
+        let block = acquired?;
+        self.known.add(token);
+        Ok(block)
     }
 }
 

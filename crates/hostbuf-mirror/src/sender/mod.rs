@@ -7,7 +7,10 @@ mod frame_offers;
 #[path = "no_frame_offers.rs"]
 mod frame_offers;
 mod frame_outcome;
+mod known_segments;
 mod mirror_sender;
+#[cfg(any(feature = "rdma", test))]
+mod offered_frames;
 mod open;
 mod options;
 mod pending_mirror;

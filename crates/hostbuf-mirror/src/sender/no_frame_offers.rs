@@ -42,6 +42,10 @@ impl NoFrameOffers {
         match *self {}
     }
 
+    pub(super) fn withdraw(&mut self, _number: u64) {
+        match *self {}
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         match *self {}
     }

@@ -4,5 +4,6 @@ mod connections;
 mod cutting_proxy;
 mod frames;
 mod lost_connections;
+mod stopped_brokers;
 mod strangers;
 mod two_hosts;
