@@ -2,10 +2,12 @@
 
 mod broker_thread;
 mod frame;
+mod process_memory;
 mod reader_process;
 
 pub use broker_thread::BrokerThread;
 pub use frame::{FRAME_BYTES, is_in_pool, stamp, torn_stamps};
+pub use process_memory::{MemoryOwner, ProcessMemory};
 pub use reader_process::{ReaderLine, ReaderProcess};
 
 use std::time::{Duration, Instant};
@@ -14,6 +16,18 @@ use zenoh::{Config, Session, Wait};
 
 /// The key of all frames.
 pub const KEY: &str = "hostbuf/frame";
+
+/// The variable with the number of restarts.
+const ENV_RESTARTS: &str = "HOSTBUF_ZENOH_RESTARTS";
+
+/// Returns the number of restarts of a process, which is 50 by default.
+///
+/// # Panics
+/// If the variable `HOSTBUF_ZENOH_RESTARTS` is no number.
+#[must_use]
+pub fn restarts() -> usize {
+    std::env::var(ENV_RESTARTS).map_or(50, |text| text.parse().expect("a number"))
+}
 
 /// Returns the configuration of a session that listens at or connects to a socket path.
 #[must_use]
