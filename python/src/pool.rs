@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_pool as library;
-use hostbuf_pool::{ArrayLayout, ElementType, PoolKind, PoolOptions, TakeError};
+use hostbuf_pool::{ArrayLayout, ElementType, PoolError, PoolKind, PoolMode, PoolOptions, TakeError};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -81,6 +81,14 @@ impl PoolHandle {
                 None => PoolOptions::from_environment(name)?,
                 Some(mode) => PoolOptions::new(name).mode(mode.parse()?),
             };
+            if socket.is_some() && path.is_some() {
+                let what = "a socket and a path were given: give one of them".to_owned();
+                return Err(PoolError::Invalid { what });
+            }
+            // A program that names a broker means no private pool.
+            if (socket.is_some() || path.is_some()) && mode.is_none() {
+                options = options.mode(PoolMode::Required);
+            }
             if let Some(socket) = socket {
                 options = options.socket(socket);
                 // The variable may state a path.

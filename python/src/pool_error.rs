@@ -57,7 +57,7 @@ pub fn acquire_raised(py: Python<'_>, error: AcquireError) -> PyErr {
         error => error.to_string(),
     };
     let kind = match error {
-        AcquireError::InvalidToken(_) => "InvalidToken",
+        AcquireError::InvalidToken(_) | AcquireError::OtherPool { .. } => "InvalidToken",
         AcquireError::Gone => "Gone",
         AcquireError::NotPublished => "NotPublished",
         AcquireError::OutOfRange => "OutOfRange",

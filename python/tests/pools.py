@@ -1,6 +1,7 @@
 """Functions for the tests of pools."""
 
 import asyncio
+import gc
 import contextlib
 import itertools
 import os
@@ -30,9 +31,28 @@ def holds(pool: hostbuf.Pool) -> int:
     return sum(reader["holds"] for segment in pool.status()["segments"] for reader in segment["readers"])
 
 
+def check_closed_loop(test: unittest.TestCase, producer: Any, limit: float = 20.0) -> None:
+    """Closes a loop with a task that waits for one of the two blocks of a producer."""
+    held = [producer.block(), producer.block()]
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(producer.block_async())
+    loop.run_until_complete(asyncio.sleep(0))
+    test.assertFalse(task.done())
+    loop.close()
+    # It reports the task that nobody has waited for.
+    with test.assertLogs("asyncio", "ERROR"):
+        del task, loop
+        gc.collect()
+    for block in held:
+        block.close()
+    for block in [producer.block(timeout=limit), producer.block(timeout=limit)]:
+        block.close()
+
+
 def check_waiting_tasks(test: unittest.TestCase, producer: Any, count: int = 200, limit: float = 20.0) -> None:
     """Lets tasks wait for one of the two blocks of a producer, in a loop whose executor has one
     thread."""
+    check_closed_loop(test, producer, limit)
     held = [producer.block(), producer.block()]
     order: list[int] = []
 

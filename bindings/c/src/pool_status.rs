@@ -66,7 +66,7 @@ pub fn acquire_error(error: AcquireError) -> CallError {
         error => error.to_string(),
     };
     let status = match error {
-        AcquireError::InvalidToken(_) => S::HOSTBUF_INVALID_TOKEN,
+        AcquireError::InvalidToken(_) | AcquireError::OtherPool { .. } => S::HOSTBUF_INVALID_TOKEN,
         AcquireError::Gone => S::HOSTBUF_GONE,
         AcquireError::NotPublished => S::HOSTBUF_NOT_PUBLISHED,
         AcquireError::OutOfRange => S::HOSTBUF_OUT_OF_RANGE,

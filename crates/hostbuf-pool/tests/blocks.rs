@@ -131,7 +131,7 @@ fn a_held_block_is_not_reused_and_a_late_reader_is_told() {
         assert!(matches!(pool.acquire(&wrong), Err(AcquireError::OutOfRange)));
     }
     let other = Token { pool: hostbuf_pool::PoolId::from_bits(1), ..*last };
-    assert!(matches!(pool.acquire(&other), Err(AcquireError::Gone)));
+    assert!(matches!(pool.acquire(&other), Err(AcquireError::OtherPool { .. })));
 }
 
 #[test]
@@ -162,7 +162,8 @@ fn a_producer_waits_for_a_block_until_a_reader_releases_one() {
         if round == 0 {
             let error = producer.take_timeout(Duration::from_millis(5)).unwrap_err();
             let TakeError::Timeout { .. } = error else { panic!("{error}") };
-            assert!(error.to_string().contains("reader 0 holds 2"), "{error}");
+            let reader = format!("reader 0 (process {}) holds 2", std::process::id());
+            assert!(error.to_string().contains(&reader), "{error}");
         }
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| drop(producer.take().unwrap()));
@@ -462,4 +463,23 @@ fn a_segment_is_registered_once_for_each_registrar_and_access_until_it_goes() {
     assert_eq!((one.live().len(), other.live().len()), (1, 0), "the reader's registrations have ended");
     drop((producer, writer));
     assert_eq!(one.live().len(), 0, "the producer's registration has ended");
+}
+
+/// A late token of the own pool, and one of a pool to which the process was never connected.
+#[test]
+fn a_token_of_another_pool_has_an_error_of_its_own() {
+    let broker = TestBroker::start(BrokerOptions::new());
+    let viewer = broker.connect("viewer");
+    let camera = Pool::connect(PoolOptions::new("camera").mode(PoolMode::Private)).expect("a private pool");
+    let options = ProducerOptions::new(4096, 2);
+    let token = publish(&camera.producer(&options).expect("memory"), 1);
+    let refused = viewer.acquire(&token).map(drop).expect_err("a token of another pool is acquired");
+    assert!(matches!(&refused, AcquireError::OtherPool { token, .. } if *token == camera.id()), "{refused}");
+    let text = refused.to_string();
+    assert!(text.contains(&format!("that of the broker at @{}", broker.name)), "{text}");
+    let own = publish(&viewer.producer(&options).expect("memory"), 2);
+    let text = camera.acquire(&own).map(drop).expect_err("it is of another pool").to_string();
+    assert!(text.contains("private, without a broker"), "{text}");
+    let gone = Token { segment: own.segment + 1, ..own };
+    assert!(matches!(viewer.acquire(&gone).map(drop), Err(AcquireError::Gone)));
 }

@@ -33,7 +33,7 @@ pub(crate) struct MirrorArguments {
     #[arg(long, value_name = "ADDRESS:PORT", value_hint = ValueHint::Hostname, group = "side")]
     to: Option<String>,
     /// Use at most this much memory for copies; a frame has at most half of it: 512M, 1G
-    #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, default_value = "256M", conflicts_with = "to")]
+    #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, default_value = "240M", conflicts_with = "to")]
     limit: Bytes,
     /// Keep the last FRAMES copies for late readers. The default is half of the blocks
     #[arg(long, value_name = "FRAMES", value_hint = ValueHint::Other, conflicts_with = "to")]

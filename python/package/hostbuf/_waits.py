@@ -14,7 +14,7 @@ class _LoopWaits:
     """The tasks of one loop that wait for blocks. The native part wakes the loop by a socket, so
     that no thread waits for them."""
 
-    __slots__ = ("futures", "numbers", "queue")
+    __slots__ = ("__weakref__", "futures", "numbers", "queue")
 
     def __init__(self) -> None:
         self.queue = _hostbuf.ReadyQueue()
@@ -27,8 +27,11 @@ class _LoopWaits:
                 end_wait(self.futures[number])
 
 
-# A loop has an entry while tasks wait. The entry does not refer to the loop.
-_waits: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWaits] = weakref.WeakKeyDictionary()
+# A loop has an entry while tasks wait. Only the loop, which calls `wake`, keeps the waits: they
+# refer to its tasks, so with a strong reference here a loop that is closed would keep its blocks.
+_waits: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ReferenceType[_LoopWaits]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def end_wait(future: asyncio.Future[None]) -> None:
@@ -45,9 +48,11 @@ async def take_async(producer: Any, layout: Any, timeout: float | None) -> Any:
         # This raises the error.
         return producer.take(layout, timeout, timeout)
     loop = asyncio.get_running_loop()
-    waits = _waits.get(loop)
+    entry = _waits.get(loop)
+    waits = entry and entry()
     if waits is None:
-        waits = _waits[loop] = _LoopWaits()
+        waits = _LoopWaits()
+        _waits[loop] = weakref.ref(waits)
         loop.add_reader(waits.queue.fileno(), waits.wake)
     number = next(waits.numbers)
     waits.futures[number] = future = loop.create_future()

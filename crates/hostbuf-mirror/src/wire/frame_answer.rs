@@ -10,7 +10,7 @@ use crate::refusal::MirrorRefusal;
 
 const MAGIC: [u8; 8] = *b"hbmansw\0";
 /// The largest length of a text in bytes.
-const MAX_TEXT: usize = 160;
+const MAX_TEXT: usize = FrameAnswer::SIZE - 96;
 
 const PUBLISHED: u32 = 0;
 const FULL: u32 = 1;
@@ -31,7 +31,7 @@ pub(crate) type AnswerKind = Result<Token, MirrorRefusal>;
 
 impl FrameAnswer {
     /// The size of the record in bytes.
-    pub(crate) const SIZE: usize = 256;
+    pub(crate) const SIZE: usize = 1024;
 
     /// Encodes the record. A text is shortened to what the record can hold.
     pub(crate) fn encode(&self) -> [u8; FrameAnswer::SIZE] {
@@ -115,13 +115,13 @@ mod tests {
 
     #[test]
     fn a_long_text_is_shortened_between_characters() {
-        let answer = FrameAnswer { number: 1, kind: Err(MirrorRefusal::Pool { why: "aé".repeat(100) }) };
+        let answer = FrameAnswer { number: 1, kind: Err(MirrorRefusal::Pool { why: "aé".repeat(400) }) };
         let Ok(FrameAnswer { kind: Err(MirrorRefusal::Pool { why }), .. }) =
             FrameAnswer::decode(&answer.encode())
         else {
             panic!("it is an answer of the pool");
         };
-        assert_eq!(why, "aé".repeat(53) + "a");
+        assert_eq!(why, "aé".repeat(309) + "a");
     }
 
     proptest! {

@@ -149,7 +149,7 @@ impl BrokerState {
                 let text = format!(
                     "the limit{what} for one client is {} ({of_client}), and this one has {}: use fewer or smaller blocks, or start the broker with a larger limit",
                     Bytes(most),
-                    Bytes(most - free)
+                    Bytes(self.accounts_of(kind).of_client(client))
                 );
                 (free, text)
             }
@@ -178,7 +178,10 @@ impl BrokerState {
             if segment.producer.is_none() {
                 let readers = segment.mapped_by.iter().filter_map(|(id, _)| self.clients.get(id));
                 let readers: Vec<String> = readers.map(ClientRecord::describe).collect();
-                text += &format!(", which has ended and is read by {}", readers.join(" and "));
+                text += ", closed";
+                if !readers.is_empty() {
+                    text += &format!(" and read by {}", readers.join(" and "));
+                }
             }
             list.push(text);
         }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::error::PoolError;
 use crate::header::InvalidHeader;
+use crate::pool_id::PoolId;
 use crate::token::InvalidToken;
 
 /// The reason why a reader does not get a block.
@@ -14,6 +15,13 @@ pub enum AcquireError {
     InvalidToken(InvalidToken),
     /// The content is gone: the producer has retired or reused the block meanwhile, or has ended.
     Gone,
+    /// The token is of a pool to which this process was never connected.
+    OtherPool {
+        /// The pool of the token.
+        token: PoolId,
+        /// The description of the pool of this process.
+        own: String,
+    },
     /// The producer has not published what the token names.
     NotPublished,
     /// The token names a block or a length that its segment does not have.
@@ -45,6 +53,10 @@ impl fmt::Display for AcquireError {
             AcquireError::InvalidToken(error) => error.fmt(f),
             AcquireError::Gone => f.write_str(
                 "the content is gone: its producer has reused the block or has ended; acquire tokens sooner, or let the producer retain more blocks",
+            ),
+            AcquireError::OtherPool { token, own } => write!(
+                f,
+                "the token is of another pool ({token}) than that of this process, which is {own}: start a broker (hostbuf broker), and give all processes the same HOSTBUF_POOL"
             ),
             AcquireError::NotPublished => f.write_str("the token names a block that is not published"),
             AcquireError::OutOfRange => {

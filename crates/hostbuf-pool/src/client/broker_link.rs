@@ -1,6 +1,6 @@
 //! The link of a client to the current broker.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -37,6 +37,8 @@ struct LinkState {
     /// The file by which a later broker knows this process as a client of the last one.
     _client_file: PrivateFd,
     pool: PoolId,
+    /// The pools of all brokers so far.
+    known_pools: HashSet<PoolId>,
     next_request: u64,
     /// The requests without an answer.
     waiting: HashMap<u64, mpsc::Sender<BrokerAnswer>>,
@@ -96,6 +98,7 @@ impl BrokerLink {
             socket: Some(Arc::new(socket)),
             _client_file: client_file,
             pool,
+            known_pools: HashSet::from([pool]),
             next_request: 1,
             waiting: HashMap::new(),
         };
@@ -131,6 +134,11 @@ impl BrokerLink {
         self.state.lock().ignore_poison().pool
     }
 
+    /// Returns whether a broker of this client had this pool.
+    pub(super) fn has_known(&self, pool: PoolId) -> bool {
+        self.state.lock().ignore_poison().known_pools.contains(&pool)
+    }
+
     /// Returns the socket, if there is a broker.
     pub(super) fn socket(&self) -> Option<Arc<FrameSocket>> {
         self.state.lock().ignore_poison().socket.clone()
@@ -142,6 +150,7 @@ impl BrokerLink {
         state.socket = Some(socket);
         state._client_file = client_file;
         state.pool = pool;
+        state.known_pools.insert(pool);
         drop(state);
         self.connected.notify_all();
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::connect::{ConnectFailure, OpenConnection, connect, describe_socket};
 use super::pool_options::PoolOptions;
 use crate::error::PoolError;
+use crate::name_hash::name_hash;
 
 /// The variable with the command that is started, for installations whose `hostbuf` is not in PATH.
 const ENV_COMMAND: &str = "HOSTBUF_COMMAND";
@@ -45,9 +46,19 @@ fn detach(command: &mut Command) {
 pub(super) fn start_and_connect(options: &PoolOptions, identity: u64) -> Result<OpenConnection, PoolError> {
     let command = std::env::var_os(ENV_COMMAND).unwrap_or_else(|| "hostbuf".into());
     let mut broker = Command::new(&command);
-    broker.args(["broker", "--idle", IDLE, "--name", &options.socket]);
-    if let Some(path) = &options.path {
-        broker.arg("--path").arg(path);
+    broker.args(["broker", "--idle", IDLE, "--name"]);
+    let mut text = format!("{} broker", command.to_string_lossy());
+    match &options.path {
+        None => {
+            broker.arg(&options.socket);
+            text += &format!(" --name {}", options.socket);
+        }
+        // The usual name may be that of another broker of this user.
+        Some(path) => {
+            let hash = name_hash(&path.to_string_lossy());
+            broker.arg(format!("{}-{hash:016x}", options.socket)).arg("--path").arg(path);
+            text += &format!(" --path {}", path.display());
+        }
     }
     // A service manager that has started this process is not the broker's.
     broker.env_remove("NOTIFY_SOCKET");
@@ -55,7 +66,9 @@ pub(super) fn start_and_connect(options: &PoolOptions, identity: u64) -> Result<
     detach(&mut broker);
     let started = broker.spawn().and_then(|mut child| child.wait());
     started.map_err(|error| PoolError::NoBroker {
-        why: format!("cannot start a broker ({} broker): {error}", command.to_string_lossy()),
+        why: format!(
+            "cannot start a broker ({text}): {error}; install the command hostbuf in a folder of PATH, or set {ENV_COMMAND} to its path"
+        ),
     })?;
     let deadline = Instant::now() + options.timeout;
     let mut pause = Duration::from_millis(1);
@@ -68,8 +81,7 @@ pub(super) fn start_and_connect(options: &PoolOptions, identity: u64) -> Result<
         if Instant::now() > deadline {
             return Err(PoolError::NoBroker {
                 why: format!(
-                    "the broker ({} broker) does not listen at {} within {:?}: run that command to see why",
-                    command.to_string_lossy(),
+                    "the broker ({text}) does not listen at {} within {:?}: run that command to see why",
                     describe_socket(options),
                     options.timeout
                 ),

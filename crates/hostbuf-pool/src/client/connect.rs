@@ -11,6 +11,7 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 use super::pool_options::PoolOptions;
 use crate::error::PoolError;
 use crate::pool_id::PoolId;
+use crate::socket_name::default_socket;
 use crate::wire::PoolMessage;
 
 /// The largest length of a client's name in bytes.
@@ -68,6 +69,15 @@ pub(super) fn describe_socket(options: &PoolOptions) -> String {
     match &options.path {
         Some(path) => path.display().to_string(),
         None => format!("@{}", options.socket),
+    }
+}
+
+/// Describes the command that starts a broker for a client: `hostbuf broker --name left`.
+pub(super) fn describe_command(options: &PoolOptions) -> String {
+    match &options.path {
+        Some(path) => format!("hostbuf broker --path {}", path.display()),
+        None if options.socket == default_socket() => "hostbuf broker, or HOSTBUF_POOL=auto".to_owned(),
+        None => format!("hostbuf broker --name {}", options.socket),
     }
 }
 

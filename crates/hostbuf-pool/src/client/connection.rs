@@ -7,6 +7,7 @@ use hostbuf_os::poison::IgnorePoison;
 
 use super::attached_segment::AttachedSegment;
 use super::broker_link::BrokerLink;
+use super::connect::describe_socket;
 use super::pool_options::PoolOptions;
 use super::private_broker::PrivateBroker;
 use super::producer_segment::ProducerSegment;
@@ -60,6 +61,14 @@ impl PoolConnection {
             changing: RwLock::new(()),
             stop,
             private,
+        }
+    }
+
+    /// Describes the pool, for messages.
+    pub(super) fn describe(&self) -> String {
+        match self.private {
+            Some(_) => "private, without a broker".to_owned(),
+            None => format!("that of the broker at {}", describe_socket(&self.options)),
         }
     }
 

@@ -12,7 +12,7 @@ use super::attached_segment::{AttachedSegment, SharedSegment};
 use super::block_ref::BlockRef;
 use super::broker_link::{BrokerLink, unexpected};
 use super::broker_process::start_and_connect;
-use super::connect::{ConnectFailure, OpenConnection, connect, describe_socket};
+use super::connect::{ConnectFailure, OpenConnection, connect, describe_command, describe_socket};
 use super::connection::PoolConnection;
 use super::pool_client::PoolClient;
 use super::pool_options::{PoolMode, PoolOptions};
@@ -247,7 +247,12 @@ impl Pool {
         });
         attached.map_err(|error| match error {
             // Tokens of segments that have ended are late, whichever broker made them.
-            PoolError::Refused(BrokerRefusal::UnknownSegment) => AcquireError::Gone,
+            PoolError::Refused(BrokerRefusal::UnknownSegment) if connection.link.has_known(key.pool) => {
+                AcquireError::Gone
+            }
+            PoolError::Refused(BrokerRefusal::UnknownSegment) => {
+                AcquireError::OtherPool { token: key.pool, own: connection.describe() }
+            }
             other => AcquireError::Pool(other),
         })
     }
@@ -266,9 +271,10 @@ impl Pool {
 fn no_broker(options: &PoolOptions) -> PoolError {
     PoolError::NoBroker {
         why: format!(
-            "there is no broker at {} on {}: start one (hostbuf broker), or set HOSTBUF_POOL=auto",
+            "there is no broker at {} on {}: start one ({})",
             describe_socket(options),
-            process::host_name()
+            process::host_name(),
+            describe_command(options)
         ),
     }
 }

@@ -287,7 +287,12 @@ impl ProducerSegment {
         for (number, row) in self.parts.rows.iter().enumerate() {
             let held = row.held_blocks();
             if held > 0 {
-                text += &format!(", reader {number} holds {held}");
+                let reader = self.parts.table.reader(number as u32).load();
+                let process = match reader.map_or(0, |reader| reader.pid) {
+                    0 => String::new(),
+                    pid => format!(" (process {pid})"),
+                };
+                text += &format!(", reader {number}{process} holds {held}");
             }
         }
         text + &state.policy.describe_missing()

@@ -9,7 +9,7 @@ use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_memory::{Seals, space};
 use hostbuf_os::mapping_query::mapping_at_or_after;
 use hostbuf_os::{memory, process, socket};
-use hostbuf_pool::{BrokerOptions, PoolOptions, ProducerOptions};
+use hostbuf_pool::{BrokerOptions, PoolMode, PoolOptions, ProducerOptions};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::kernel_text::reason;
@@ -161,10 +161,15 @@ fn broker() -> Finding {
         Some(path) => (path.display().to_string(), socket::connect_at(path)),
         None => (format!("@{}", options.socket), socket::connect(&options.socket)),
     };
-    found(NAME, &at, connection.and_then(|connection: OwnedFd| socket::peer(connection.as_fd())))
+    found(
+        NAME,
+        &at,
+        options.mode,
+        connection.and_then(|connection: OwnedFd| socket::peer(connection.as_fd())),
+    )
 }
 
-fn found(name: &str, at: &str, listener: io::Result<socket::PeerCredentials>) -> Finding {
+fn found(name: &str, at: &str, mode: PoolMode, listener: io::Result<socket::PeerCredentials>) -> Finding {
     let own = nix::unistd::geteuid().as_raw();
     match listener {
         Ok(peer) if peer.uid != own => {
@@ -180,7 +185,10 @@ fn found(name: &str, at: &str, listener: io::Result<socket::PeerCredentials>) ->
                 .value("pid", peer.pid)
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
-            let says = format!("none listens on {at}: each process has a pool of its own");
+            let says = match mode {
+                PoolMode::Required => format!("none listens on {at}: clients cannot connect"),
+                _ => format!("none listens on {at}: each process has a pool of its own"),
+            };
             Finding::note(name, says).mend("hostbuf broker, or HOSTBUF_POOL=auto for clients")
         }
         Err(error) => Finding::lacks(name, format!("cannot connect to {at}: {}", reason(&error)))
