@@ -90,6 +90,7 @@ fn only_a_socket_is_replaced_at_the_path() {
     let folder = Scratch::new("broker-path");
     let (name, file) = (socket_name("path"), folder.path("data"));
     fs::write(&file, "data").expect("the folder is writable");
+    one_line(&run(&["broker", "--name", "a\nb"]), 2, &["invalid name \"a\\nb\"", "control character"]);
     let refused = run(&["broker", "--name", &name, "--path", &file]);
     one_line(&refused, 2, &["invalid path", &file, "the file there is not a socket"]);
     assert_eq!(fs::read_to_string(&file).expect("it is there"), "data");

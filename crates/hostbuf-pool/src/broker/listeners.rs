@@ -39,8 +39,9 @@ impl Listeners {
     ///
     /// # Errors
     /// [`PoolError::Os`]: `AddrInUse` if this user has a broker already, which the message names.
-    /// [`PoolError::Invalid`] for a path that is too long or is no socket, and for descriptors of
-    /// the service manager that are no listening sockets of packets.
+    /// [`PoolError::Invalid`] for a name with control characters, for a path that is too long or is
+    /// not a socket, and for descriptors of the service manager that are not listening sockets of
+    /// packets.
     pub(super) fn open(options: &BrokerOptions, activated: Vec<OwnedFd>) -> Result<Listeners, PoolError> {
         if activated.is_empty() {
             return Listeners::open_own(options);
@@ -54,6 +55,11 @@ impl Listeners {
     /// # Errors
     /// As [`open`](Listeners::open).
     pub(super) fn open_own(options: &BrokerOptions) -> Result<Listeners, PoolError> {
+        // Messages and lists contain the name, also those of other users.
+        if options.name.chars().any(char::is_control) {
+            let what = format!("invalid name {:?}: it has a control character", options.name);
+            return Err(PoolError::Invalid { what });
+        }
         let listener = socket::listen_on(&options.name).map_err(|error| {
             let doing = format!("listening on the socket @{} on {}", options.name, process::host_name());
             let there = || socket::connect(&options.name);
