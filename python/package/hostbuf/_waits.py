@@ -49,7 +49,7 @@ async def take_async(producer: Any, layout: Any, timeout: float | None) -> Any:
         return producer.take(layout, timeout, timeout)
     loop = asyncio.get_running_loop()
     entry = _waits.get(loop)
-    waits = entry and entry()
+    waits = None if entry is None else entry()
     if waits is None:
         waits = _LoopWaits()
         _waits[loop] = weakref.ref(waits)

@@ -95,7 +95,7 @@ def _wait_for_end(node: Any) -> None:
 
 def main(arguments: list[str]) -> int:
     """Runs the node, and returns the exit status of the broker."""
-    from dora import Node
+    from dora import Node  # type: ignore[import-not-found]
 
     broker = BrokerProcess(with_address(arguments, os.environ.get("HOSTBUF_POOL", "")))
     try:

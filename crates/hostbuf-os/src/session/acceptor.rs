@@ -39,6 +39,9 @@ pub struct Acceptor {
     /// has its second descriptor, no further one is accepted: connections without one would take
     /// the descriptors that others free.
     deferred: Option<PendingConnection>,
+    /// A descriptor that is given up for a connection if there is no other, so that its client gets
+    /// a refusal instead of no answer.
+    spare: Option<OwnedFd>,
     shortage: Option<DescriptorShortage>,
 }
 
@@ -78,7 +81,8 @@ impl Acceptor {
     /// Makes an acceptor of the clients of `listener`, which must not block.
     #[must_use]
     pub fn new(listener: OwnedFd) -> Acceptor {
-        Acceptor { listener, pending: Vec::new(), deferred: None, shortage: None }
+        let spare = listener.try_clone().ok();
+        Acceptor { listener, pending: Vec::new(), deferred: None, spare, shortage: None }
     }
 
     /// Returns the descriptors for whose input the server waits before it calls
@@ -116,6 +120,9 @@ impl Acceptor {
         if let Some(deferred) = self.deferred.take() {
             self.watch(deferred);
         }
+        if self.spare.is_none() && self.deferred.is_none() {
+            self.spare = self.listener.try_clone().ok();
+        }
         self.accept();
         self.receive_hellos(&mut clients);
         // After the hellos that have arrived: a client that has sent its hello is not refused.
@@ -137,6 +144,7 @@ impl Acceptor {
                     self.shortage = None;
                     return;
                 }
+                Err(_) if self.spare.take().is_some() => continue,
                 Err(error) => {
                     tracing::warn!(%error, "accepting a connection");
                     return self.record_shortage(error);

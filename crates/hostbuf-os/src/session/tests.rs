@@ -155,14 +155,14 @@ fn with_descriptors<T>(more: usize, work: impl FnOnce() -> T) -> T {
 fn a_client_waits_while_descriptors_are_missing() {
     let (name, mut acceptor) = server("shortage");
     let session = Session::open(&name, &hello()).unwrap();
-    // First for the connection, then for the process.
-    for more in [0, 1] {
-        let (accepted, since) = with_descriptors(more, || {
+    // The spare one is for the connection, and the process has none.
+    for turn in 0..2 {
+        let (accepted, since) = with_descriptors(0, || {
             let accepted = acceptor.advance();
             (accepted, acceptor.shortage().map(|shortage| shortage.since))
         });
-        assert!(accepted.is_empty(), "{more}");
-        assert!(since.is_some() && acceptor.retry_after().is_some(), "{more}");
+        assert!(accepted.is_empty(), "{turn}");
+        assert!(since.is_some() && acceptor.retry_after().is_some(), "{turn}");
     }
     assert!(acceptor.expects_within().is_some());
     let client = clients(&mut acceptor, 1).remove(0);

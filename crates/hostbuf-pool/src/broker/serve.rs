@@ -1,7 +1,7 @@
 //! The loop of a broker: one thread that blocks in `poll` only.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -206,8 +206,6 @@ impl Broker {
             return;
         }
         let name = String::from_utf8_lossy(command).into_owned();
-        // A client that does not get it here connects again when descriptors are free.
-        let Ok(client_file) = self.client_file.try_clone() else { return };
         let identity = hello.request;
         let pid = client.connection.peer().pid;
         let known = self.state.clients.iter().find(|(_, one)| one.identity == identity && one.pid == pid);
@@ -230,7 +228,22 @@ impl Broker {
             limit: self.state.accounts.limit(),
             per_client: self.state.accounts.per_client(),
         };
-        self.state.send(id, &welcome, vec![client_file]);
+        self.welcome(id, &welcome);
+    }
+
+    /// Answers the hello of a client. The broker may have no descriptor left for a copy of the file,
+    /// which a queued packet needs.
+    fn welcome(&mut self, client: u64, welcome: &PoolMessage<'_>) {
+        let connection = self.state.clients.get(&client).and_then(|record| record.connection.as_ref());
+        let file = self.client_file.as_raw_fd();
+        if connection.is_some_and(|connection| connection.send_packet(&welcome.encode(), &[file]).is_ok()) {
+            return;
+        }
+        match self.client_file.try_clone() {
+            Ok(file) => self.state.send(client, welcome, vec![file]),
+            // The client connects again.
+            Err(_) => self.state.disconnect(client),
+        }
     }
 
     fn receive(&mut self, client: u64) {
