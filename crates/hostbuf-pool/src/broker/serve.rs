@@ -231,8 +231,8 @@ impl Broker {
         self.welcome(id, &welcome);
     }
 
-    /// Answers the hello of a client. The broker may have no descriptor left for a copy of the file,
-    /// which a queued packet needs.
+    /// Answers the hello of a client. The broker may have no descriptor left for a copy of the
+    /// file, which a queued packet needs.
     fn welcome(&mut self, client: u64, welcome: &PoolMessage<'_>) {
         let connection = self.state.clients.get(&client).and_then(|record| record.connection.as_ref());
         let file = self.client_file.as_raw_fd();
