@@ -210,10 +210,12 @@ mod tests {
 
     #[test]
     fn a_broker_that_cannot_be_used_comes_with_a_remedy() {
-        let refused = |code| found("broker", "@p", Err(io::Error::from_raw_os_error(code)));
-        let none = refused(libc::ECONNREFUSED);
-        assert!(none.mark == Mark::Note && none.says.contains("none listens on @p"), "{none:?}");
-        let forbidden = refused(libc::EACCES);
+        let refused = |mode, code| found("broker", "@p", mode, Err(io::Error::from_raw_os_error(code)));
+        let none = refused(PoolMode::Optional, libc::ECONNREFUSED);
+        assert!(none.mark == Mark::Note && none.says.contains("a pool of its own"), "{none:?}");
+        let selected = refused(PoolMode::Required, libc::ECONNREFUSED);
+        assert!(selected.says == "none listens on @p: clients cannot connect", "{selected:?}");
+        let forbidden = refused(PoolMode::Optional, libc::EACCES);
         assert!(forbidden.mark == Mark::Lacks && !forbidden.mends.is_empty(), "{forbidden:?}");
     }
 }
