@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -98,6 +99,47 @@ fn only_a_socket_is_replaced_at_the_path() {
     one_line(&run(&["broker", "--name", &name, "--path", &long]), 2, &["invalid path", "at most 103"]);
     let lost = folder.path("missing/pool.socket");
     one_line(&run(&["broker", "--name", &name, "--path", &lost]), 85, &[&lost, "No such file"]);
+}
+
+#[test]
+fn other_files_beside_the_path_are_kept() {
+    let folder = Scratch::new("broker-beside");
+    let (name, path) = (socket_name("beside"), folder.path("data"));
+    let (new, lock) = (folder.path("data.new"), folder.path("data.lock"));
+    let attempt = || run(&["broker", "--name", &name, "--path", &path]);
+    fs::write(&lock, "text").expect("the folder is writable");
+    one_line(&attempt(), 85, &[&lock, "is not an empty file of this user", "--path"]);
+    assert_eq!(fs::read_to_string(&lock).expect("it is there"), "text");
+    fs::remove_file(&lock).expect("it is there");
+    symlink(folder.path("elsewhere"), &lock).expect("it is new");
+    one_line(&attempt(), 85, &[&lock, "is not a lock file", "--path"]);
+    assert!(!folder.has("elsewhere"));
+    fs::remove_file(&lock).expect("it is there");
+    fs::write(&new, "text").expect("the folder is writable");
+    one_line(&attempt(), 85, &[&new, "is not a socket", "--path"]);
+    assert_eq!(fs::read_to_string(&new).expect("it is there"), "text");
+}
+
+/// As after a program that cleans up old files.
+#[test]
+fn a_broker_without_its_lock_file_leaves_the_path_to_another_one() {
+    let folder = Scratch::new("broker-unlocked");
+    let path = folder.path("pool.socket");
+    let first = RunningBroker::start("unlocked-first", &["--path", &path]);
+    fs::remove_file(folder.path("pool.socket.lock")).expect("it is there");
+    let second = RunningBroker::start("unlocked-second", &["--path", &path]);
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.wait().0.code(), Some(0));
+    assert!(folder.has("pool.socket") && folder.has("pool.socket.lock"));
+    assert!(Pool::connect(second.options("client").path(&path)).expect("it listens").status().is_ok());
+}
+
+#[test]
+fn a_linger_time_of_ages_is_no_panic() {
+    let broker = RunningBroker::start("ages", &["--linger", "9223372036854775807"]);
+    let pool = broker.connect("client");
+    drop(pool.producer(&ProducerOptions::new(4096, 2)).expect("there is memory"));
+    assert!(pool.status().is_ok());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -30,7 +30,16 @@ pub(super) struct Listeners {
 #[derive(Debug)]
 struct PathSocket {
     path: PathBuf,
-    _lock: Flock<fs::File>,
+    /// The identity of the socket.
+    socket: FileIdentity,
+    lock: Flock<fs::File>,
+}
+
+/// The device and the inode of a file.
+type FileIdentity = (u64, u64);
+
+fn identity(file: &fs::Metadata) -> FileIdentity {
+    (file.dev(), file.ino())
 }
 
 impl Listeners {
@@ -80,7 +89,8 @@ impl Listeners {
             })?;
             sockets.push(listener);
             addresses.push(wanted.display().to_string());
-            path = Some(PathSocket { path: wanted.clone(), _lock: lock });
+            let socket = fs::symlink_metadata(wanted).map_or((0, 0), |file| identity(&file));
+            path = Some(PathSocket { path: wanted.clone(), socket, lock });
         }
         Ok(Listeners { sockets, addresses, _path: path })
     }
@@ -88,9 +98,18 @@ impl Listeners {
 
 impl Drop for PathSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        let lock = beside(&self.path, ".lock");
+        let is_at = |path: &Path, own| fs::symlink_metadata(path).is_ok_and(|file| identity(&file) == own);
+        let is_own = self.lock.metadata().is_ok_and(|own| is_at(&lock, identity(&own)));
+        // Without its lock file, another broker may have taken the path.
+        if !is_own {
+            return;
+        }
+        if is_at(&self.path, self.socket) {
+            let _ = fs::remove_file(&self.path);
+        }
         // It is still locked: a successor that has opened it looks whether it is still there.
-        let _ = fs::remove_file(beside(&self.path, ".lock"));
+        let _ = fs::remove_file(lock);
     }
 }
 
@@ -181,26 +200,49 @@ fn listen_at(path: &Path) -> io::Result<(OwnedFd, Flock<fs::File>)> {
     let lock = lock_path(&beside(path, ".lock"))?;
     // Clients find the old socket or the new one, but never none.
     let new = beside(path, ".new");
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    match fs::symlink_metadata(&new) {
+        Ok(file) if file.file_type().is_socket() => fs::remove_file(&new)?,
+        Ok(_) => return Err(not_ours(&new, "is not a socket")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
     }
     let listener = socket::listen_at(&new)?;
     fs::rename(&new, path)?;
     Ok((listener, lock))
 }
 
+/// Returns the error for a file at a name that the broker needs.
+fn not_ours(path: &Path, why: &str) -> io::Error {
+    let text = format!("{} {why}: move that file, or give this broker another path (--path)", path.display());
+    io::Error::new(io::ErrorKind::AlreadyExists, text)
+}
+
+/// Opens a lock file: an empty one of this user. Other users could have placed anything there.
+fn open_lock(path: &Path) -> io::Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let opened = options.create(true).append(true).mode(0o600).custom_flags(flags).open(path);
+    let file = match opened {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO)) => {
+            return Err(not_ours(path, "is not a lock file"));
+        }
+        opened => opened?,
+    };
+    let found = file.metadata()?;
+    let is_own = found.is_file() && found.uid() == nix::unistd::geteuid().as_raw() && found.len() == 0;
+    if is_own { Ok(file) } else { Err(not_ours(path, "is not an empty file of this user")) }
+}
+
 /// Locks the file, which the last owner may remove at the same time.
 fn lock_path(path: &Path) -> io::Result<Flock<fs::File>> {
     loop {
-        let file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+        let file = open_lock(path)?;
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
             nix::Error::EWOULDBLOCK => io::Error::from(io::ErrorKind::AddrInUse),
             errno => errno.into(),
         })?;
-        let identity = |file: &fs::Metadata| (file.dev(), file.ino());
         let locked = identity(&lock.metadata()?);
-        match fs::metadata(path) {
+        match fs::symlink_metadata(path) {
             Ok(there) if identity(&there) == locked => return Ok(lock),
             // It has been removed since it was opened: the next owner makes another one.
             Ok(_) => {}

@@ -22,6 +22,9 @@ use super::stored_segment::StoredSegment;
 use crate::pool_id::PoolId;
 use crate::wire::{PoolMessage, RefusalKind, RefusalRecord, SegmentKey, SegmentTerms};
 
+/// The longest linger time: an instant cannot be arbitrarily late.
+const MAX_LINGER: Duration = Duration::from_secs(1 << 30);
+
 /// A segment whose files are being made.
 #[derive(Debug)]
 pub(super) struct MakingSegment {
@@ -67,7 +70,7 @@ impl BrokerState {
     ) -> BrokerState {
         BrokerState {
             pool,
-            linger: options.linger,
+            linger: options.linger.min(MAX_LINGER),
             accounts: Accounts::new(options.limit, options.per_client),
             gpu_accounts: Accounts::new(options.gpu_limit, options.gpu_per_client),
             clients: BTreeMap::new(),
