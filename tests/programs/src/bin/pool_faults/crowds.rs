@@ -35,6 +35,8 @@ pub(crate) fn connect(connections: u32, mut random: RandomInstants) -> Result<St
     let mut stamp = 0;
     let mut go_on = |time| exchange((&producer, &viewer), None, Instant::now() + time, &mut stamp);
     go_on(Duration::from_millis(1))?;
+    // An answer of the broker: it has closed its copies of what it has sent before.
+    status(&viewer)?;
     let descriptors = broker.descriptors();
     for round in 0..connections {
         match say_hello(broker.name(), random.next())? {

@@ -20,6 +20,8 @@ const LIFE: Duration = Duration::from_millis(6);
 pub(crate) fn kill(rounds: u32, mut random: RandomInstants) -> Result<String, BrokenPromise> {
     let broker = BrokerProcess::start(LIMIT)?;
     let pool = broker.connect("reader")?;
+    // An answer of the broker: it has closed its copies of what it has sent before.
+    status(&pool)?;
     let descriptors = broker.descriptors();
     let (mut read, mut gone, mut without) = (0, 0, 0);
     for _ in 0..rounds {

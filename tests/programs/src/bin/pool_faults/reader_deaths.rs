@@ -63,6 +63,8 @@ pub(crate) fn kill(rounds: u32, mut random: RandomInstants) -> Result<String, Br
     let pool = broker.connect("producer")?;
     let options = ProducerOptions::new(BLOCK_BYTES, BLOCKS).retain(1).quota(BLOCKS);
     let producer = pool.producer(&options).map_err(|error| error.to_string())?;
+    // An answer of the broker: it has closed its copies of what it has sent before.
+    status(&pool)?;
     let descriptors = broker.descriptors();
     let (mut stamp, mut times, mut held) = (0, Vec::new(), 0);
     for round in 0..rounds {

@@ -17,6 +17,8 @@ pub(crate) fn write(rounds: u32) -> Result<String, BrokenPromise> {
     let pool = broker.connect("producer")?;
     let producer = pool.producer(&ProducerOptions::new(64 << 10, 4).retain(1));
     let producer = producer.map_err(|error| error.to_string())?;
+    // An answer of the broker: it has closed its copies of what it has sent before.
+    status(&pool)?;
     let descriptors = broker.descriptors();
     refuse_changes()?;
     for round in 0..rounds {
