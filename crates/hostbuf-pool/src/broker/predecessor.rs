@@ -89,7 +89,7 @@ pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> io::Result<Opti
         if tag.marks(target) {
             files.extend(fs::metadata(&path).map(|file| (file.ino(), file.len())));
         } else if target.starts_with("socket:") {
-            unreceived += unreceived_descriptors(pid, &entry.file_name());
+            unreceived += unreceived_descriptors(pid, &entry.file_name())?;
         } else {
             is_client |= tag.marks_client(target);
         }
@@ -99,12 +99,18 @@ pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> io::Result<Opti
     Ok((!files.is_empty() || unreceived > 0).then_some(KnownProcess { pid, files, unreceived }))
 }
 
-/// Returns the number of descriptors in the queue of a socket of a process, 0 before Linux 5.6.
-fn unreceived_descriptors(pid: i32, descriptor: &OsStr) -> u64 {
-    let path = format!("/proc/{pid}/fdinfo/{}", descriptor.display());
-    let text = fs::read_to_string(path).unwrap_or_default();
+/// Returns the number of descriptors in the queue of a socket of a process, 0 before Linux 5.6 or
+/// if the socket is closed by now.
+///
+/// # Errors
+/// If descriptors or memory are lacking.
+fn unreceived_descriptors(pid: i32, descriptor: &OsStr) -> io::Result<u64> {
+    let text = match fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", descriptor.display())) {
+        Err(error) if is_shortage(&error) => return Err(error),
+        text => text.unwrap_or_default(),
+    };
     let number = text.lines().find_map(|line| line.strip_prefix("scm_fds:")?.trim().parse().ok());
-    number.unwrap_or(0)
+    Ok(number.unwrap_or(0))
 }
 
 /// Returns whether an error says nothing about a file or a process.
@@ -136,5 +142,29 @@ pub(super) fn has_ended(client: ClientIdentity) -> bool {
             is_readable || process::start_time(client.pid).is_some_and(|started| started != client.started)
         }
         Err(error) => error.raw_os_error() == Some(libc::ESRCH),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use hostbuf_os::socket;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn descriptors_on_their_way_are_counted_until_they_are_received() {
+        let (near, far) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let number = far.as_raw_fd().to_string();
+        let count = || unreceived_descriptors(std::process::id() as i32, OsStr::new(&number)).unwrap();
+        assert_eq!(count(), 0);
+        socket::send(near.as_fd(), b"packet", &[near.as_raw_fd(), near.as_raw_fd()]).unwrap();
+        assert_eq!(count(), 2);
+        drop(socket::receive(far.as_fd(), 64).unwrap());
+        assert_eq!(count(), 0);
+        assert_eq!(unreceived_descriptors(std::process::id() as i32, OsStr::new("99999")).unwrap(), 0);
     }
 }
