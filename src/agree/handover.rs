@@ -52,7 +52,7 @@ impl Handover {
         let listener = all_or_none(local, listener.map_err(Error::os("listening on a socket")))?;
         match listener {
             Some(listener) => accept(listener, others).map(Handover::Leader),
-            None => Session::open(&name, &hello(local))
+            None => Session::open(&name, None, &hello(local))
                 .map(|session| Handover::Rank(session.into_connection()))
                 .map_err(|e| failed(format!("the leader rank of this host does not answer: {e}"))),
         }
@@ -208,11 +208,11 @@ mod tests {
     fn another_process_does_not_take_the_place_of_a_rank() {
         let name = format!("hostbuf/allocate/stray/{}", std::process::id());
         let listener = socket::listen_on(&name).unwrap();
-        let silent = socket::connect(&name).unwrap();
-        let garbage = socket::connect(&name).unwrap();
+        let silent = socket::connect(&name, None).unwrap();
+        let garbage = socket::connect(&name, None).unwrap();
         socket::send(garbage.as_fd(), b"garbage", &[]).unwrap();
         let hello = Hello { local_rank: 1, local_size: 2, rank: 1, size: 2, ..Hello::of(Role::Member) };
-        let session = Session::open(&name, &Message::Hello { hello, command: b"" }).unwrap();
+        let session = Session::open(&name, None, &Message::Hello { hello, command: b"" }).unwrap();
         let ranks = accept(listener, 1).unwrap();
         ranks[0].send(&Message::Populated, &[]).unwrap();
         let answer = session.first_answer(HANDOVER_TIMEOUT).unwrap();
@@ -226,7 +226,7 @@ mod tests {
         let listener = socket::listen_on(&name).unwrap();
         let open = |local_rank| {
             let hello = Hello { local_rank, local_size: 100, rank: 1, size: 100, ..Hello::of(Role::Member) };
-            Session::open(&name, &Message::Hello { hello, command: b"" }).unwrap()
+            Session::open(&name, None, &Message::Hello { hello, command: b"" }).unwrap()
         };
         // The acceptor takes them in the order in which they connect.
         let [leader, first, second, beyond, last] = [0, 1, 1, 99, 2].map(open);

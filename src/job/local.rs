@@ -98,7 +98,7 @@ impl Local {
             request: 0,
         };
         let hello = Message::Hello { hello, command: b"" };
-        let session = Session::open(&variable(ENV_JOB)?, &hello).map_err(AttachError::from)?;
+        let session = Session::open(&variable(ENV_JOB)?, None, &hello).map_err(AttachError::from)?;
         let connection = Rc::new(Connection {
             channel: session.into_connection(),
             rank,

@@ -106,7 +106,7 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
     let hello = Message::Hello { hello: Hello::of(Role::Library), command: b"" };
     // The agent replies at once, or as soon as the ranks agree. The limit covers an agent that is
     // stopped.
-    let mut packet = Session::open(name, &hello)
+    let mut packet = Session::open(name, Some(ANSWER_LIMIT), &hello)
         .and_then(|session| session.first_answer(ANSWER_LIMIT))
         .map_err(AttachError::from)?;
     let descriptors = std::mem::take(&mut packet.descriptors);

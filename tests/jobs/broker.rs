@@ -41,7 +41,7 @@ fn a_signal_ends_a_broker_and_nothing_remains() {
         let (status, rest) = broker.wait();
         assert_eq!((status.code(), rest.as_str()), (Some(0), ""));
         assert_eq!(fs::read_dir(&folder.0).expect("it is there").count(), 0);
-        assert!(socket::connect(&name).is_err());
+        assert!(socket::connect(&name, None).is_err());
     }
 }
 
@@ -145,7 +145,7 @@ fn a_linger_time_of_ages_is_no_panic() {
 #[test]
 fn invalid_arguments_are_refused() {
     for (arguments, words) in [
-        (&["--limit", "0"][..], &["at least one byte"][..]),
+        (&["--limit", "0"][..], &["--limit 0: the pool would have no memory"][..]),
         (&["--limit", "1G", "--per-client", "2G"], &["--per-client 2 GiB is more than --limit 1 GiB"]),
         (
             &["--gpu-limit", "1G", "--gpu-per-client", "2G"],
@@ -245,6 +245,62 @@ fn clients_that_start_at_once_have_one_broker() {
 }
 
 #[test]
+fn a_client_does_not_wait_for_a_broker_that_ends_at_once() {
+    let name = socket_name("no-broker");
+    let mut command = Command::new(program("pool_client"));
+    command.arg(&name).env("HOSTBUF_POOL", "auto").env("HOSTBUF_COMMAND", "/bin/false");
+    let begun = Instant::now();
+    let said = String::from_utf8(command.output().expect("it starts").stderr).expect("text");
+    let line = format!(
+        "the broker (/bin/false broker --name {name}) has ended at once: run that command to see why"
+    );
+    assert!(said.contains(&line), "{said}");
+    assert!(begun.elapsed() < PoolOptions::TIMEOUT / 2, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_broker_without_descriptors_does_not_start() {
+    let command =
+        format!("ulimit -n 32 && exec {} broker --name {}", hostbuf().display(), socket_name("few"));
+    let outcome = CommandOutput::of(Command::new("sh").args(["-c", &command]));
+    one_line(&outcome, 2, &["the limit on descriptors is 32 (ulimit -n)", "at least 64"]);
+}
+
+/// A stopped broker does not accept connections. The kernel keeps some for it, and then none.
+#[test]
+fn connecting_to_a_stopped_broker_ends_in_time() {
+    let broker = RunningBroker::start("full", &[]);
+    broker.signal(Signal::SIGSTOP);
+    let doctor = || {
+        let mut command = Command::new(hostbuf());
+        CommandOutput::of(command.arg("doctor").env("HOSTBUF_POOL", broker.variable())).stdout
+    };
+    let stopped = format!("process {} (hostbuf) listens on @{}, but is stopped", broker.pid(), broker.name);
+    let said = doctor();
+    assert!(said.contains(&stopped) && said.contains(&format!("kill -CONT {}", broker.pid())), "{said}");
+    let limit = Duration::from_millis(300);
+    let connect = || Pool::connect(broker.options("client").timeout(limit)).map(drop);
+    let timeout = |result| matches!(result, Err(PoolError::Timeout { limit: after, .. }) if after == limit);
+    assert!(timeout(connect()), "the broker answers no hello");
+    let mut kept = Vec::new();
+    while let Ok(connection) = socket::connect(&broker.name, Some(Duration::ZERO)) {
+        kept.push(connection);
+    }
+    let begun = Instant::now();
+    assert!(timeout(connect()), "the broker accepts no connection");
+    assert!(begun.elapsed() >= limit && begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    let said = doctor();
+    assert!(said.contains("accepts no connections: it may be stopped"), "{said}");
+    let second = CommandOutput::of(Command::new(hostbuf()).args(["broker", "--name", &broker.name]));
+    one_line(&second, 85, &["another process listens there already"]);
+    let stat = CommandOutput::of(Command::new(hostbuf()).arg("stat").env("HOSTBUF_POOL", broker.variable()));
+    assert!(stat.status == 1 && stat.stdout.contains("continue or end its process"), "{stat:?}");
+    drop(kept);
+    broker.signal(Signal::SIGCONT);
+    eventually("the broker serves again", SOON, || connect().is_ok());
+}
+
+#[test]
 fn requests_to_a_stopped_broker_end_in_time() {
     let broker = RunningBroker::start("stopped", &[]);
     let limit = Duration::from_millis(300);
@@ -290,7 +346,7 @@ fn garbage_and_silent_connections_do_not_disturb_a_client() {
     let broker = RunningBroker::start("garbage", &[]);
     let client = broker.connect("client");
     let producer = client.producer(&small_blocks("camera")).expect("there is memory");
-    let connect = || socket::connect(&broker.name).expect("it listens");
+    let connect = || socket::connect(&broker.name, None).expect("it listens");
     let mut silent = Vec::new();
     for round in 0..1000u32 {
         let connection = connect();
@@ -312,8 +368,8 @@ fn another_user_is_refused() {
     let Some(other) = OtherUser::new("a client of another user") else { return };
     let broker = RunningBroker::start("user", &[]);
     let outcome =
-        CommandOutput::of(other.command(other.hostbuf()).arg("stat").env("HOSTBUF_POOL", broker.variable()))
-            .ok();
+        CommandOutput::of(other.command(other.hostbuf()).arg("stat").env("HOSTBUF_POOL", broker.variable()));
+    assert_eq!(outcome.status, 1, "{outcome:?}");
     let why = "the socket belongs to user 0, and this process to user 65534";
     assert!(outcome.stdout.contains(why), "{outcome:?}");
     // The name of the socket is not free for the other user.
@@ -328,7 +384,7 @@ fn is_answered_as(uid: libc::uid_t, name: &str) -> bool {
     // SAFETY: the system call changes the credentials of this thread only, which ends soon.
     let changed = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
     assert_eq!(changed, 0, "root becomes another user");
-    let connection = socket::connect(name).expect("all users reach an abstract name");
+    let connection = socket::connect(name, None).expect("all users reach an abstract name");
     let hello = Message::Hello { hello: Hello::of(Role::PoolClient), command: b"intruder" };
     // The broker may have closed the connection.
     let _ = socket::send(connection.as_fd(), &encode(&hello), &[]);

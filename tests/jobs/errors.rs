@@ -329,7 +329,7 @@ fn a_rank_distinguishes_the_end_of_its_agent_from_its_own_errors() {
         CommandOutput::of(&mut command)
     };
     let connected = |last: Option<Message<'_>>| {
-        let client = socket::connect(&name).expect("it listens");
+        let client = socket::connect(&name, None).expect("it listens");
         let server = socket::accept(listener.as_fd()).expect("it listens").expect("a client has connected");
         if let Some(message) = last {
             socket::send(server.as_fd(), &encode(&message), &[]).expect("it reads");

@@ -82,7 +82,7 @@ fn a_rank_that_ends_without_the_group_fails_the_operations_of_the_others() {
 /// Joins as a member of a host with two ranks, without the library.
 fn member(job: &RunningJob, local_rank: u64) -> Session {
     let hello = Hello { local_rank, local_size: 2, ..Hello::of(Role::Member) };
-    Session::open(&job.socket, &Message::Hello { hello, command: b"" }).expect("the agent listens")
+    Session::open(&job.socket, None, &Message::Hello { hello, command: b"" }).expect("the agent listens")
 }
 
 fn send_part(member: &Session, group: u64, part: &[u8]) {

@@ -14,6 +14,14 @@ fn stat(pool: &str, arguments: &[&str]) -> CommandOutput {
     CommandOutput::of(Command::new(hostbuf()).arg("stat").args(arguments).env("HOSTBUF_POOL", pool)).ok()
 }
 
+/// Returns what stat prints if the selected pool has not answered, or does not exist.
+fn stat_without(pool: &str) -> String {
+    let mut command = Command::new(hostbuf());
+    let outcome = CommandOutput::of(command.arg("stat").env("HOSTBUF_POOL", pool));
+    assert_eq!((outcome.status, outcome.stderr.as_str()), (1, ""), "{outcome:?}");
+    outcome.stdout
+}
+
 fn stat_json(broker: &RunningBroker) -> Value {
     let text = stat(&broker.variable(), &["--json"]).stdout;
     let mut report: Value = serde_json::from_str(&text).expect("JSON");
@@ -72,14 +80,14 @@ fn the_report_shows_clients_segments_and_holds() {
 #[test]
 fn a_missing_and_a_stopped_broker_take_one_line() {
     let missing = format!("@{}", socket_name("missing"));
-    let text = stat(&missing, &[]).stdout;
+    let text = stat_without(&missing);
     assert!(text.contains(&format!("pool {missing}\n  ! there is no broker at {missing}")), "{text}");
     let broker = RunningBroker::start("stopped", &[]);
     broker.signal(Signal::SIGSTOP);
-    let text = stat(&broker.variable(), &[]).stdout;
+    let text = stat_without(&broker.variable());
     broker.signal(Signal::SIGCONT);
     assert!(text.contains("has not answered for 2 s"), "{text}");
-    let invalid = stat("sometimes", &[]).stdout;
+    let invalid = stat_without("sometimes");
     assert!(invalid.contains("invalid pool \"sometimes\""), "{invalid}");
 }
 
@@ -100,10 +108,11 @@ fn the_doctor_finds_the_broker() {
     };
     let found = look(&broker.variable());
     assert_eq!((&found["mark"], &found["values"]["pid"]), (&json!("ok"), &json!(broker.pid())));
-    let none = look(&format!("@{}", socket_name("doctor-none")));
+    let missing = format!("@{}", socket_name("doctor-none"));
+    let none = look(&missing);
     assert_eq!(
         (&none["mark"], &none["mends"][0]),
-        (&json!("note"), &json!("hostbuf broker, or HOSTBUF_POOL=auto for clients"))
+        (&json!("note"), &json!(format!("hostbuf broker --name {}", &missing[1..])))
     );
     assert_eq!(look("sometimes")["mark"], "lacks");
 }

@@ -19,7 +19,7 @@ use crate::other_user::OtherUser;
 use crate::running_job::{ARRIVAL, RunningJob, SOON, hold, kill_now, probe};
 
 fn connect(name: &str) -> OwnedFd {
-    socket::connect(name).expect("the agent listens")
+    socket::connect(name, None).expect("the agent listens")
 }
 
 /// Sends a packet. Returns false if the agent has closed the connection, which it may do at any
@@ -342,7 +342,7 @@ fn a_job_withstands_ten_thousand_connections() {
                 while !stop.load(Ordering::Relaxed) {
                     let mut round: Vec<OwnedFd> = Vec::new();
                     while round.len() < 300 && !stop.load(Ordering::Relaxed) {
-                        let Ok(connection) = socket::connect(&name) else { break };
+                        let Ok(connection) = socket::connect(&name, None) else { break };
                         if round.len().is_multiple_of(3) {
                             send(&connection, b"rubbish");
                         }
@@ -405,7 +405,7 @@ fn a_socket_name_taken_by_another_user_is_detected() {
     };
     // The name is the right one: without another process on it the job runs.
     assert_eq!(exec().ok().stdout, "ran\n");
-    eventually("its agent has gone", SOON, || socket::connect(&name_for(&namespace)).is_err());
+    eventually("its agent has gone", SOON, || socket::connect(&name_for(&namespace), None).is_err());
     let Some(other) = OtherUser::new("another user who takes the agent's name") else { return };
     let dir = Scratch(other.own_folder("bind-name"));
     let folder = dir.0.to_str().expect("UTF-8");

@@ -177,7 +177,7 @@ fn all_clients_of_a_process_learn_of_the_failure_that_one_of_them_prints() {
     let job = ExecJob::new("one-prints");
     let agent = job.agent("50T");
     wait_for_failure(&job);
-    let open = |role| Session::open(&job.socket(), &hello(role)).expect("the agent listens");
+    let open = |role| Session::open(&job.socket(), None, &hello(role)).expect("the agent listens");
     let rank = open(Role::Rank);
     assert!(prints(&rank));
     await_watches(&agent, 2);
@@ -193,7 +193,7 @@ fn a_client_that_connects_after_the_one_that_prints_has_left_learns_of_the_failu
     let job = ExecJob::new("one-left");
     let agent = job.agent("50T");
     wait_for_failure(&job);
-    let open = |role| Session::open(&job.socket(), &hello(role)).expect("the agent listens");
+    let open = |role| Session::open(&job.socket(), None, &hello(role)).expect("the agent listens");
     let rank = open(Role::Rank);
     assert!(prints(&rank));
     let before = open_files(&agent);
@@ -266,7 +266,7 @@ fn a_rank_whose_agent_ends_before_the_hello_starts_another() {
 fn every_rank_reports_a_killed_agent() {
     let (job, dir) = (ExecJob::new("killed"), Scratch::new("killed"));
     let agent = job.agent("1M");
-    eventually("the agent listens", ARRIVAL, || socket::connect(&job.socket()).is_ok());
+    eventually("the agent listens", ARRIVAL, || socket::connect(&job.socket(), None).is_ok());
     let mut rank = job.rank(1, 2, "1M", &["true"]);
     rank.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "image");
     let rank = rank.env("HOLD_FILE", dir.path("held")).stderr(Stdio::piped()).spawn();
@@ -303,7 +303,7 @@ fn the_agent_waits_for_a_hello_that_is_on_its_way() {
         eventually("the rank runs", ARRIVAL, || dir.has("stay.0"));
         let pid = std::fs::read_to_string(dir.path("stay.0")).expect("it is complete");
         let connected = Instant::now();
-        let client = socket::connect(&job.socket()).expect("the agent listens");
+        let client = socket::connect(&job.socket(), None).expect("the agent listens");
         kill_now(pid.parse().expect("a number"));
         drop(rank);
         // An agent that does not wait ends within this time.
@@ -333,7 +333,7 @@ fn a_second_process_in_the_place_of_a_rank_is_refused_and_the_job_goes_on() {
     for (local_rank, local_size) in [(0, 2), (1, 3)] {
         let hello = Hello { local_rank, local_size, ..Hello::of(Role::Rank) };
         let other =
-            Session::open(&job.socket(), &Message::Hello { hello, command: b"" }).expect("it listens");
+            Session::open(&job.socket(), None, &Message::Hello { hello, command: b"" }).expect("it listens");
         let Err(SessionError::Refused(packet)) = other.first_answer(ARRIVAL) else { panic!("no refusal") };
         let Ok(Message::Refused { error }) = packet.message() else { panic!("{packet:?}") };
         assert_eq!(error.class.status(), 84, "{error:?}");

@@ -3,10 +3,10 @@
 //! ask the kernel for the credentials of the other.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -57,24 +57,44 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Connects to the abstract name `name`. The connection is blocking.
+/// Connects to the abstract name `name`. The connection is blocking. `limit` is the time for which
+/// the call waits for a listener that accepts no connections, e.g. one of a stopped process; `None`
+/// means no limit.
 ///
 /// # Errors
-/// As `connect(2)`: `ECONNREFUSED` if no socket listens on the name.
-#[allow(unsafe_code, reason = "takes over descriptors and reads structures of the kernel")]
-pub fn connect(name: &str) -> io::Result<OwnedFd> {
-    let fd = raw::connect(name.as_bytes()).map_err(|e| io::Error::from_raw_os_error(e.0))?;
-    // SAFETY: connect() returned a new descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// As `connect(2)`: `ECONNREFUSED` if no socket listens on the name; `TimedOut` at the limit.
+pub fn connect(name: &str, limit: Option<Duration>) -> io::Result<OwnedFd> {
+    connect_to(&UnixAddr::new_abstract(name.as_bytes())?, limit)
 }
 
-/// Connects to the socket at `path`. The connection is blocking.
+/// Connects to the socket at `path`. The connection is blocking. `limit` is as for [`connect`].
 ///
 /// # Errors
-/// As `connect(2)`: `ENOENT` if there is no such path, `ECONNREFUSED` if no socket listens there.
-pub fn connect_at(path: &Path) -> io::Result<OwnedFd> {
+/// As `connect(2)`: `ENOENT` if there is no such path, `ECONNREFUSED` if no socket listens there;
+/// `TimedOut` at the limit.
+pub fn connect_at(path: &Path, limit: Option<Duration>) -> io::Result<OwnedFd> {
+    connect_to(&UnixAddr::new(path)?, limit)
+}
+
+fn connect_to(address: &UnixAddr, limit: Option<Duration>) -> io::Result<OwnedFd> {
     let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-    nix::sys::socket::connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let began = Instant::now();
+    loop {
+        if let Some(limit) = limit {
+            // The kernel takes zero for no limit.
+            let left = limit.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+            set_send_timeout(fd.as_fd(), Some(left))?;
+        }
+        match nix::sys::socket::connect(fd.as_raw_fd(), address) {
+            Ok(()) => break,
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    if limit.is_some() {
+        set_send_timeout(fd.as_fd(), None)?;
+    }
     Ok(fd)
 }
 
@@ -257,7 +277,6 @@ pub fn is_name(name: &str) -> bool {
 mod tests {
     use super::*;
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    use std::os::fd::AsFd;
 
     #[test]
     fn packets_are_received_whole_up_to_the_limit() {
@@ -310,5 +329,24 @@ mod tests {
         let (a, _b) = pair.expect("two sockets");
         let process = peer_process(a.as_fd()).expect("this process runs");
         crate::process::signal(process.as_fd(), 0).expect("it is this process");
+    }
+
+    #[test]
+    fn connecting_to_a_process_that_accepts_nothing_ends_at_the_limit() {
+        let name = format!("hostbuf-socket-test-{}", std::process::id());
+        let listener = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None);
+        let listener = listener.expect("a socket");
+        let address = UnixAddr::new_abstract(name.as_bytes()).expect("a short name");
+        bind(listener.as_raw_fd(), &address).expect("nobody has the name");
+        listen(&listener, Backlog::new(0).expect("it is valid")).expect("it is bound");
+        let limit = Duration::from_millis(50);
+        // The kernel keeps one connection more than the backlog.
+        let _first = connect(&name, Some(limit)).expect("there is room for it");
+        let began = Instant::now();
+        let error = connect(&name, Some(limit)).expect_err("there is no room");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() >= limit, "{:?}", began.elapsed());
+        let error = connect(&name, Some(Duration::ZERO)).expect_err("there is no room");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

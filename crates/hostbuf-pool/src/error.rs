@@ -186,7 +186,8 @@ impl fmt::Display for PoolError {
             ),
             PoolError::Timeout { doing, limit } => write!(
                 f,
-                "{doing}: the pool's broker on {} has not answered for {} s; see hostbuf stat",
+                "{doing}: the pool's broker on {} has not answered for {} s: continue or end its process, which hostbuf doctor \
+                 names",
                 process::host_name(),
                 limit.as_secs_f32()
             ),

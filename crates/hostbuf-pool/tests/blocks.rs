@@ -479,7 +479,7 @@ fn a_token_of_another_pool_has_an_error_of_its_own() {
     assert!(text.contains(&format!("that of the broker at @{}", broker.name)), "{text}");
     let own = publish(&viewer.producer(&options).expect("memory"), 2);
     let text = camera.acquire(&own).map(drop).expect_err("it is of another pool").to_string();
-    assert!(text.contains("private, without a broker"), "{text}");
+    assert!(text.contains("private, as it has requested"), "{text}");
     let gone = Token { segment: own.segment + 1, ..own };
     assert!(matches!(viewer.acquire(&gone).map(drop), Err(AcquireError::Gone)));
 }

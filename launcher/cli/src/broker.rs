@@ -87,8 +87,12 @@ impl BrokerArguments {
         let invalid = |what: String| Err(Error::Invalid { what });
         let Bytes(limit) = self.limit;
         let Bytes(per_client) = self.per_client.unwrap_or(Bytes(BrokerOptions::PER_CLIENT.min(limit)));
-        if limit == 0 || per_client == 0 {
-            return invalid("--limit and --per-client: a pool has at least one byte".into());
+        for (option, bytes) in [("--limit", limit), ("--per-client", per_client)] {
+            if bytes == 0 {
+                return invalid(format!(
+                    "{option} 0: the pool would have no memory; state a size, e.g. 256M"
+                ));
+            }
         }
         if per_client > limit {
             return invalid(format!(
@@ -207,7 +211,7 @@ mod tests {
     #[test]
     fn impossible_limits_and_names_are_refused() {
         for (words, part) in [
-            (["--limit", "0"], "at least one byte"),
+            (["--limit", "0"], "--limit 0: the pool would have no memory"),
             (["--per-client", "2G"], "--per-client 2 GiB is more than --limit 1 GiB"),
             (["--name", "@mine"], "invalid --name \"@mine\""),
             (["--name", ""], "invalid --name"),

@@ -18,6 +18,9 @@ mod table;
 use std::io::Write;
 use std::process::ExitCode;
 
+use hostbuf::ErrorClass;
+use hostbuf_agent::report::exit_code;
+
 use crate::printable::printable_json;
 
 /// List this host's buffers: job, address, size, pages obtained, sections on NUMA nodes, the
@@ -37,7 +40,8 @@ pub(crate) struct StatArguments {
     pub json: bool,
 }
 
-/// Prints the buffers and the pools. It is not an error if there are none.
+/// Prints the buffers and the pools. It is not an error if there are none, unless the user has
+/// selected a pool.
 pub fn run(arguments: &StatArguments) -> ExitCode {
     let jobs = report::jobs(&scan::processes());
     let pools = pools::reports();
@@ -52,5 +56,5 @@ pub fn run(arguments: &StatArguments) -> ExitCode {
     };
     // Nothing is reported to a reader that has ended (`hostbuf stat | head -1`).
     let _ = std::io::stdout().write_all(text.as_bytes());
-    ExitCode::SUCCESS
+    if pools.lacks_selected { exit_code(ErrorClass::General) } else { ExitCode::SUCCESS }
 }

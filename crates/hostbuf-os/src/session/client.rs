@@ -19,25 +19,36 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects to the server at the abstract name `name`, checks its user, and says `hello`.
+    /// Connects to the server at the abstract name `name`, checks its user, and says `hello`. The
+    /// server must accept the connection within `limit`, if there is one.
     ///
     /// # Errors
     /// [`SessionError`].
-    pub fn open(name: &str, hello: &Message<'_>) -> Result<Session, SessionError> {
-        Session::begin(socket::connect(name), hello)
+    pub fn open(name: &str, limit: Option<Duration>, hello: &Message<'_>) -> Result<Session, SessionError> {
+        Session::begin(socket::connect(name, limit), limit, hello)
     }
 
-    /// Connects to the server whose socket is at `path`, checks its user, and says `hello`.
+    /// Connects to the server whose socket is at `path`, checks its user, and says `hello`. The
+    /// server must accept the connection within `limit`, if there is one.
     ///
     /// # Errors
     /// [`SessionError`].
-    pub fn open_at(path: &Path, hello: &Message<'_>) -> Result<Session, SessionError> {
-        Session::begin(socket::connect_at(path), hello)
+    pub fn open_at(
+        path: &Path,
+        limit: Option<Duration>,
+        hello: &Message<'_>,
+    ) -> Result<Session, SessionError> {
+        Session::begin(socket::connect_at(path, limit), limit, hello)
     }
 
-    fn begin(connected: io::Result<OwnedFd>, hello: &Message<'_>) -> Result<Session, SessionError> {
-        let fd = connected.map_err(|error| match error.raw_os_error() {
-            Some(libc::ECONNREFUSED | libc::ENOENT) => SessionError::NoServer,
+    fn begin(
+        connected: io::Result<OwnedFd>,
+        limit: Option<Duration>,
+        hello: &Message<'_>,
+    ) -> Result<Session, SessionError> {
+        let fd = connected.map_err(|error| match (error.raw_os_error(), limit) {
+            (Some(libc::ECONNREFUSED | libc::ENOENT), _) => SessionError::NoServer,
+            (None, Some(limit)) if error.kind() == io::ErrorKind::TimedOut => SessionError::Timeout(limit),
             _ => SessionError::Connect(error),
         })?;
         let (peer, own) =

@@ -32,7 +32,7 @@ pub enum SessionError {
     Malformed,
     /// The server has ended, or has closed the connection without an answer.
     Gone,
-    /// The server has not answered within this time.
+    /// The server has not accepted the connection, or has not answered, within this time.
     Timeout(Duration),
     /// Sending the hello, or receiving the answer, has failed.
     Io(io::Error),
@@ -57,7 +57,7 @@ impl fmt::Display for SessionError {
             ),
             SessionError::Malformed => f.write_str("it sent an invalid message"),
             SessionError::Gone => f.write_str("it has ended, or has closed the connection"),
-            SessionError::Timeout(limit) => write!(f, "it did not answer within {} s", limit.as_secs()),
+            SessionError::Timeout(limit) => write!(f, "it did not answer within {} s", limit.as_secs_f32()),
             SessionError::Io(error) => write!(f, "exchanging messages with it failed: {error}"),
         }
     }

@@ -43,7 +43,7 @@ fn clients(acceptor: &mut Acceptor, count: usize) -> Vec<AcceptedClient> {
 #[test]
 fn a_client_is_handed_over_with_its_hello_and_its_process() {
     let (name, mut acceptor) = server("hands-over");
-    let session = Session::open(&name, &hello()).unwrap();
+    let session = Session::open(&name, None, &hello()).unwrap();
     let client = clients(&mut acceptor, 1).remove(0);
     assert_eq!(client.hello.message(), Ok(hello()));
     assert_eq!(client.connection.peer().pid, std::process::id() as i32);
@@ -56,13 +56,13 @@ fn a_client_is_handed_over_with_its_hello_and_its_process() {
 #[test]
 fn connections_without_a_hello_cost_only_themselves() {
     let (name, mut acceptor) = server("pending");
-    let silent = socket::connect(&name).unwrap();
-    let garbage = socket::connect(&name).unwrap();
+    let silent = socket::connect(&name, None).unwrap();
+    let garbage = socket::connect(&name, None).unwrap();
     socket::send(garbage.as_fd(), b"garbage", &[]).unwrap();
-    let other = socket::connect(&name).unwrap();
+    let other = socket::connect(&name, None).unwrap();
     socket::send(other.as_fd(), &encode(&Message::Mapped), &[]).unwrap();
-    drop(socket::connect(&name).unwrap());
-    let session = Session::open(&name, &hello()).unwrap();
+    drop(socket::connect(&name, None).unwrap());
+    let session = Session::open(&name, None, &hello()).unwrap();
     assert_eq!(clients(&mut acceptor, 1).len(), 1);
     assert!(acceptor.advance().is_empty());
     // The silent one may still say hello; the others are gone.
@@ -76,8 +76,8 @@ fn connections_without_a_hello_cost_only_themselves() {
 #[test]
 fn a_flood_of_silent_connections_is_refused_with_the_reason() {
     let (name, mut acceptor) = server("flood");
-    let silent: Vec<_> = (0..150).map(|_| socket::connect(&name).unwrap()).collect();
-    let session = Session::open(&name, &hello()).unwrap();
+    let silent: Vec<_> = (0..150).map(|_| socket::connect(&name, None).unwrap()).collect();
+    let session = Session::open(&name, None, &hello()).unwrap();
     assert_eq!(clients(&mut acceptor, 1).len(), 1);
     assert!(acceptor.descriptors().count() < 140);
     let oldest = crate::FrameSocket::from_fd(silent.into_iter().next().unwrap()).unwrap();
@@ -89,7 +89,7 @@ fn a_flood_of_silent_connections_is_refused_with_the_reason() {
 #[test]
 fn a_client_of_another_version_is_refused() {
     let (name, mut acceptor) = server("version");
-    let client = crate::FrameSocket::from_fd(socket::connect(&name).unwrap()).unwrap();
+    let client = crate::FrameSocket::from_fd(socket::connect(&name, None).unwrap()).unwrap();
     let mut packet = encode(&hello());
     packet[4..6].copy_from_slice(&(VERSION + 1).to_ne_bytes());
     client.send_packet(&packet, &[]).unwrap();
@@ -112,7 +112,7 @@ fn the_reason_of_a_server_that_closes_at_once_reaches_the_client() {
         drop(connection);
         client.first_answer(LIMIT)
     };
-    let client = Session::open(&format!("{name}/2"), &hello()).unwrap();
+    let client = Session::open(&format!("{name}/2"), None, &hello()).unwrap();
     match answered(&client) {
         Err(SessionError::Refused(packet)) => assert_eq!(packet.message(), Ok(refusal())),
         other => panic!("{other:?}"),
@@ -122,7 +122,7 @@ fn the_reason_of_a_server_that_closes_at_once_reaches_the_client() {
 #[test]
 fn each_way_to_get_no_answer_has_an_error() {
     let (name, mut acceptor) = server("errors");
-    let open = || Session::open(&name, &hello()).unwrap();
+    let open = || Session::open(&name, None, &hello()).unwrap();
     let short = Duration::from_millis(20);
     let session = open();
     assert!(matches!(session.first_answer(short), Err(SessionError::Timeout(limit)) if limit == short));
@@ -136,7 +136,7 @@ fn each_way_to_get_no_answer_has_an_error() {
     drop(client);
     assert!(matches!(session.first_answer(LIMIT), Err(SessionError::Gone)));
     drop(acceptor);
-    assert!(matches!(Session::open(&name, &hello()), Err(SessionError::NoServer)));
+    assert!(matches!(Session::open(&name, None, &hello()), Err(SessionError::NoServer)));
 }
 
 /// Runs `work` while this process can open `more` descriptors.
@@ -154,7 +154,7 @@ fn with_descriptors<T>(more: usize, work: impl FnOnce() -> T) -> T {
 #[test]
 fn a_client_waits_while_descriptors_are_missing() {
     let (name, mut acceptor) = server("shortage");
-    let session = Session::open(&name, &hello()).unwrap();
+    let session = Session::open(&name, None, &hello()).unwrap();
     // The spare one is for the connection, and the process has none.
     for turn in 0..2 {
         let (accepted, since) = with_descriptors(0, || {
@@ -176,7 +176,7 @@ fn a_client_waits_while_descriptors_are_missing() {
 #[test]
 fn many_clients_are_served_with_few_descriptors() {
     let (name, mut acceptor) = server("few");
-    let sessions: Vec<Session> = (0..40).map(|_| Session::open(&name, &hello()).unwrap()).collect();
+    let sessions: Vec<Session> = (0..40).map(|_| Session::open(&name, None, &hello()).unwrap()).collect();
     let served = with_descriptors(7, || {
         let (mut served, begun) = (0, Instant::now());
         while served < sessions.len() && begun.elapsed() < LIMIT {

@@ -64,12 +64,20 @@ impl Accounts {
         Ok(())
     }
 
+    /// Returns whether the sum of all segments and `bytes` is a number. The sizes of sparse files
+    /// and of memory that other processes name can be anything.
+    pub(super) fn can_count(&self, bytes: u64) -> bool {
+        self.total.checked_add(bytes).is_some()
+    }
+
     /// Counts `bytes` that exist already, whatever the limits are.
+    ///
+    /// # Panics
+    /// Unless they [can be counted](Accounts::can_count).
     pub(super) fn count(&mut self, client: u64, bytes: u64) {
-        // Geometries and files were compared, so the sum stays far below the largest number.
-        self.total = self.total.saturating_add(bytes);
-        let own = self.clients.entry(client).or_default();
-        *own = own.saturating_add(bytes);
+        self.total = self.total.checked_add(bytes).expect("the caller has checked the sum");
+        // The sum of one client is not larger than that of all.
+        *self.clients.entry(client).or_default() += bytes;
     }
 
     /// Returns `bytes` of a client.
@@ -103,5 +111,16 @@ mod tests {
         accounts.count(4, 500);
         assert_eq!(accounts.charge(2, 1), Err(ExceededLimit::Pool(0)));
         assert_eq!(accounts.charge(5, u64::MAX), Err(ExceededLimit::Client(60)));
+    }
+
+    #[test]
+    fn sums_are_exact_or_refused() {
+        let mut accounts = Accounts::new(100, 60);
+        accounts.charge(1, 10).unwrap();
+        assert!(accounts.can_count(u64::MAX - 10) && !accounts.can_count(u64::MAX - 9));
+        accounts.count(2, u64::MAX - 10);
+        assert_eq!(accounts.charge(3, 1), Err(ExceededLimit::Pool(0)));
+        accounts.refund(2, u64::MAX - 10);
+        assert_eq!((accounts.total(), accounts.of_client(1)), (10, 10));
     }
 }

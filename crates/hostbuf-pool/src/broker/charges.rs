@@ -39,7 +39,15 @@ impl BrokerState {
         Ok(())
     }
 
+    /// Returns whether the bytes of a segment that exists already can be counted.
+    pub(super) fn can_count(&self, bytes: SegmentBytes) -> bool {
+        self.accounts.can_count(bytes.host) && self.gpu_accounts.can_count(bytes.gpu)
+    }
+
     /// Counts the bytes of a segment that exists already, whatever the limits are.
+    ///
+    /// # Panics
+    /// Unless they [can be counted](BrokerState::can_count).
     pub(super) fn count(&mut self, client: u64, bytes: SegmentBytes) {
         self.accounts.count(client, bytes.host);
         if bytes.gpu > 0 {

@@ -41,6 +41,10 @@ impl DescriptorStore {
         // Clients connect again within this time, if they can.
         store.next_look += state.linger;
         for segment in segments {
+            if !state.accounts.can_count(segment.bytes) {
+                tracing::warn!(key = %segment.key, "the name of a stored segment contains an impossible size");
+                continue;
+            }
             store.stored.insert(segment.key, segment.bytes);
             state.accounts.count(NOBODY, segment.bytes);
             state.unclaimed.insert(segment.key, segment);

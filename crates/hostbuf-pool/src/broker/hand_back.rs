@@ -167,6 +167,9 @@ impl BrokerState {
     ) -> Result<SegmentRecord, String> {
         let length = data.host().map(memfd::length).transpose().map_err(|error| error.to_string())?;
         let bytes = segment_bytes(terms, length.unwrap_or(0));
+        if !self.can_count(bytes) {
+            return Err("the sum of all sizes is not a number of 64 bits".into());
+        }
         let space = SpaceEvent::from_fd(space).map_err(|error| error.to_string())?;
         let table = writable(table)?;
         let view = TableView::map(table.as_fd(), terms.geometry, ViewAccess::Write)

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{fs, io};
 
 use hostbuf_os::{process, socket};
@@ -71,7 +72,7 @@ impl Listeners {
         }
         let listener = socket::listen_on(&options.name).map_err(|error| {
             let doing = format!("listening on the socket @{} on {}", options.name, process::host_name());
-            let there = || socket::connect(&options.name);
+            let there = || socket::connect(&options.name, Some(Duration::ZERO));
             PoolError::os(doing)(explain_taken(error, there, "another name (--name)"))
         })?;
         Listeners::with_path(options, vec![listener])
@@ -84,7 +85,7 @@ impl Listeners {
             check_path(wanted)?;
             let doing = format!("listening on the socket {}", wanted.display());
             let (listener, lock) = listen_at(wanted).map_err(|error| {
-                let there = || socket::connect_at(wanted);
+                let there = || socket::connect_at(wanted, Some(Duration::ZERO));
                 PoolError::os(doing)(explain_taken(error, there, "another path (--path)"))
             })?;
             sockets.push(listener);

@@ -53,13 +53,9 @@ impl KnownProcess {
 /// by themselves. The service manager, which keeps descriptors for the broker, is not one of them.
 ///
 /// # Errors
-/// If descriptors or memory are lacking. Without `/proc` there is no process.
+/// If `/proc` cannot be read, or descriptors or memory are lacking.
 pub(super) fn processes_with_segments(tag: BrokerTag) -> io::Result<Vec<KnownProcess>> {
-    let entries = match fs::read_dir("/proc") {
-        Ok(entries) => entries,
-        Err(error) if is_shortage(&error) => return Err(error),
-        Err(_) => return Ok(Vec::new()),
-    };
+    let entries = fs::read_dir("/proc")?;
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let others = pids.filter(|&pid| Some(pid) != service_manager::process());
     others.filter_map(|pid| process_with_segments(pid, tag).transpose()).collect()

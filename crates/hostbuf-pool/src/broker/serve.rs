@@ -11,6 +11,7 @@ use hostbuf_os::{PrivateFd, process};
 use hostbuf_protocol::message::{Message, Role};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::resource::{Resource, getrlimit};
 
 use super::broker_tag::BrokerTag;
 use super::client_record::ClientRecord;
@@ -46,6 +47,30 @@ pub struct Broker {
     unused_since: Instant,
 }
 
+/// The smallest number of descriptors with which a broker serves a few clients and segments.
+const MIN_DESCRIPTORS: u64 = 64;
+
+/// Checks that the broker can find what an earlier one has granted, and can open files of clients
+/// for writing.
+fn check_proc() -> Result<(), PoolError> {
+    let doing =
+        "reading /proc/self/fd, which a broker needs to find the memory of an earlier one (mount /proc)";
+    std::fs::read_dir("/proc/self/fd").map(drop).map_err(PoolError::os(doing))
+}
+
+fn check_descriptors() -> Result<(), PoolError> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)
+        .map_err(PoolError::os("asking for the limit on descriptors (ulimit -n)"))?;
+    if soft >= MIN_DESCRIPTORS {
+        return Ok(());
+    }
+    let what = format!(
+        "the limit on descriptors is {soft} (ulimit -n), and a broker needs at least {MIN_DESCRIPTORS}: raise it for the \
+         broker"
+    );
+    Err(PoolError::Invalid { what })
+}
+
 /// The source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EventSource {
@@ -62,10 +87,13 @@ impl Broker {
     ///
     /// # Errors
     /// [`PoolError::Os`] of the kind [`AddrInUse`](std::io::ErrorKind::AddrInUse) if this user has
-    /// a broker already, which the message names; [`PoolError::Invalid`] for a path that no socket
-    /// can have.
+    /// a broker already, which the message names, and also without `/proc`; [`PoolError::Invalid`]
+    /// for a path that no socket can have, and for a limit on descriptors with which the broker could
+    /// serve nobody.
     pub fn open(options: &BrokerOptions) -> Result<Broker, PoolError> {
         let PassedDescriptors { sockets, segments } = PassedDescriptors::take();
+        check_proc()?;
+        check_descriptors()?;
         let listeners = Listeners::open(options, sockets)?;
         let recovery = Recovery::begin(BrokerTag::of(options));
         let mut broker = Broker::with_sockets(options, listeners, recovery)?;

@@ -56,7 +56,7 @@ impl fmt::Display for AcquireError {
             ),
             AcquireError::OtherPool { token, own } => write!(
                 f,
-                "the token is of another pool ({token}) than that of this process, which is {own}: start a broker (hostbuf broker), and give all processes the same HOSTBUF_POOL"
+                "the token is of another pool ({token}) than that of this process, which is {own}: give all processes the same HOSTBUF_POOL"
             ),
             AcquireError::NotPublished => f.write_str("the token names a block that is not published"),
             AcquireError::OutOfRange => {

@@ -3,9 +3,13 @@
 #![allow(unsafe_code, reason = "forks between fork and exec")]
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::connect::{ConnectFailure, OpenConnection, connect, describe_socket};
 use super::pool_options::PoolOptions;
@@ -16,6 +20,9 @@ use crate::name_hash::name_hash;
 const ENV_COMMAND: &str = "HOSTBUF_COMMAND";
 /// The time without clients after which the broker ends, in seconds.
 const IDLE: &str = "60";
+/// The time for which a client goes on connecting after the end of the broker that it has started:
+/// that of another client may have the name, and be about to listen.
+const OTHER_BROKER: Duration = Duration::from_millis(500);
 
 /// Makes a command start in a session of its own, as the child of no process of this one's: it
 /// outlives this process, does not get the signals of its terminal, and its end leaves no zombie.
@@ -42,7 +49,7 @@ fn detach(command: &mut Command) {
 /// Starts `hostbuf broker`, unless another client does so at the same time, and connects to it.
 ///
 /// # Errors
-/// [`PoolError::NoBroker`] if it does not start or does not listen in time.
+/// [`PoolError::NoBroker`] if it does not start, ends at once, or does not listen in time.
 pub(super) fn start_and_connect(options: &PoolOptions, identity: u64) -> Result<OpenConnection, PoolError> {
     let command = std::env::var_os(ENV_COMMAND).unwrap_or_else(|| "hostbuf".into());
     let mut broker = Command::new(&command);
@@ -62,15 +69,20 @@ pub(super) fn start_and_connect(options: &PoolOptions, identity: u64) -> Result<
     }
     // A service manager that has started this process is not the broker's.
     broker.env_remove("NOTIFY_SOCKET");
-    broker.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // The broker has the only write end: this process sees its end.
+    let (end, held) =
+        nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(PoolError::os("making a pipe for a new broker"))?;
+    broker.stdin(held).stdout(Stdio::null()).stderr(Stdio::null());
     detach(&mut broker);
     let started = broker.spawn().and_then(|mut child| child.wait());
+    drop(broker);
     started.map_err(|error| PoolError::NoBroker {
         why: format!(
             "cannot start a broker ({text}): {error}; install the command hostbuf in a folder of PATH, or set {ENV_COMMAND} to its path"
         ),
     })?;
-    let deadline = Instant::now() + options.timeout;
+    let mut deadline = Instant::now() + options.timeout;
+    let mut has_ended = false;
     let mut pause = Duration::from_millis(1);
     loop {
         match connect(options, identity) {
@@ -79,16 +91,27 @@ pub(super) fn start_and_connect(options: &PoolOptions, identity: u64) -> Result<
             Err(ConnectFailure::NoBroker) => {}
         }
         if Instant::now() > deadline {
-            return Err(PoolError::NoBroker {
-                why: format!(
-                    "the broker ({text}) does not listen at {} within {:?}: run that command to see why",
-                    describe_socket(options),
-                    options.timeout
-                ),
-            });
+            let what = if has_ended {
+                "has ended at once".to_owned()
+            } else {
+                format!("does not listen at {} within {:?}", describe_socket(options), options.timeout)
+            };
+            let why = format!("the broker ({text}) {what}: run that command to see why");
+            return Err(PoolError::NoBroker { why });
         }
         // The broker tells nobody when it listens.
-        std::thread::sleep(pause);
+        if has_ended {
+            std::thread::sleep(pause);
+        } else if ends_within(&end, pause) {
+            has_ended = true;
+            deadline = deadline.min(Instant::now() + OTHER_BROKER);
+        }
         pause = (pause * 2).min(Duration::from_millis(50));
     }
+}
+
+/// Waits for the end of the process that has the write end of this pipe, at most for `limit`.
+fn ends_within(pipe: &OwnedFd, limit: Duration) -> bool {
+    let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
+    poll(&mut fds, PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)).is_ok_and(|ready| ready > 0)
 }

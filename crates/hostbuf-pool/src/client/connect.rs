@@ -11,7 +11,6 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 use super::pool_options::PoolOptions;
 use crate::error::PoolError;
 use crate::pool_id::PoolId;
-use crate::socket_name::default_socket;
 use crate::wire::PoolMessage;
 
 /// The largest length of a client's name in bytes.
@@ -43,11 +42,12 @@ pub(super) fn connect(options: &PoolOptions, identity: u64) -> Result<OpenConnec
     let name = cut(&options.name, NAME_MAX);
     let hello = Message::Hello { hello, command: name.as_bytes() };
     let session = match &options.path {
-        Some(path) => Session::open_at(path, &hello),
-        None => Session::open(&options.socket, &hello),
+        Some(path) => Session::open_at(path, Some(options.timeout), &hello),
+        None => Session::open(&options.socket, Some(options.timeout), &hello),
     };
     let session = session.map_err(|error| match error {
         SessionError::NoServer | SessionError::Gone => ConnectFailure::NoBroker,
+        SessionError::Timeout(limit) => no_answer(options, limit),
         other => ConnectFailure::Other(PoolError::NoBroker {
             why: format!(
                 "cannot connect to the pool's broker at {} on {}: {other}",
@@ -60,7 +60,7 @@ pub(super) fn connect(options: &PoolOptions, identity: u64) -> Result<OpenConnec
     // A stopped broker reads nothing.
     socket::set_send_timeout(socket.as_fd(), Some(options.timeout))
         .map_err(|error| ConnectFailure::Other(PoolError::os("connecting to the pool's broker")(error)))?;
-    let (pool, client_file) = receive_welcome(&socket, options.timeout)?;
+    let (pool, client_file) = receive_welcome(&socket, options)?;
     Ok(OpenConnection { socket, pool, client_file })
 }
 
@@ -72,24 +72,22 @@ pub(super) fn describe_socket(options: &PoolOptions) -> String {
     }
 }
 
-/// Describes the command that starts a broker for a client: `hostbuf broker --name left`.
-pub(super) fn describe_command(options: &PoolOptions) -> String {
-    match &options.path {
-        Some(path) => format!("hostbuf broker --path {}", path.display()),
-        None if options.socket == default_socket() => "hostbuf broker, or HOSTBUF_POOL=auto".to_owned(),
-        None => format!("hostbuf broker --name {}", options.socket),
-    }
+/// Returns the failure for a broker that has not accepted the connection, or not answered the hello.
+fn no_answer(options: &PoolOptions, limit: Duration) -> ConnectFailure {
+    let doing = format!("connecting to the pool at {}", describe_socket(options));
+    ConnectFailure::Other(PoolError::Timeout { doing, limit })
 }
 
-fn receive_welcome(socket: &FrameSocket, limit: Duration) -> Result<(PoolId, PrivateFd), ConnectFailure> {
+fn receive_welcome(
+    socket: &FrameSocket,
+    options: &PoolOptions,
+) -> Result<(PoolId, PrivateFd), ConnectFailure> {
+    let limit = options.timeout;
     let os = |error| ConnectFailure::Other(PoolError::os("receiving from the pool's broker")(error));
     socket::set_receive_timeout(socket.as_fd(), Some(limit)).map_err(os)?;
     let packet = match socket.receive().map_err(os)? {
         Received::Packet(packet) => packet,
-        Received::Nothing => {
-            let doing = "connecting to the pool".to_owned();
-            return Err(ConnectFailure::Other(PoolError::Timeout { doing, limit }));
-        }
+        Received::Nothing => return Err(no_answer(options, limit)),
         _ => return Err(ConnectFailure::NoBroker),
     };
     socket::set_receive_timeout(socket.as_fd(), None).map_err(os)?;

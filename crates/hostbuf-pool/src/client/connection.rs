@@ -8,7 +8,7 @@ use hostbuf_os::poison::IgnorePoison;
 use super::attached_segment::AttachedSegment;
 use super::broker_link::BrokerLink;
 use super::connect::describe_socket;
-use super::pool_options::PoolOptions;
+use super::pool_options::{PoolMode, PoolOptions};
 use super::private_broker::PrivateBroker;
 use super::producer_segment::ProducerSegment;
 use crate::segment::SpaceEvent;
@@ -67,7 +67,8 @@ impl PoolConnection {
     /// Describes the pool, for messages.
     pub(super) fn describe(&self) -> String {
         match self.private {
-            Some(_) => "private, without a broker".to_owned(),
+            Some(_) if self.options.mode == PoolMode::Private => "private, as it has requested".to_owned(),
+            Some(_) => "private, since it has found no broker (start one: hostbuf broker)".to_owned(),
             None => format!("that of the broker at {}", describe_socket(&self.options)),
         }
     }

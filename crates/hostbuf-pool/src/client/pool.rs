@@ -12,7 +12,7 @@ use super::attached_segment::{AttachedSegment, SharedSegment};
 use super::block_ref::BlockRef;
 use super::broker_link::{BrokerLink, unexpected};
 use super::broker_process::start_and_connect;
-use super::connect::{ConnectFailure, OpenConnection, connect, describe_command, describe_socket};
+use super::connect::{ConnectFailure, OpenConnection, connect, describe_socket};
 use super::connection::PoolConnection;
 use super::pool_client::PoolClient;
 use super::pool_options::{PoolMode, PoolOptions};
@@ -274,7 +274,7 @@ fn no_broker(options: &PoolOptions) -> PoolError {
             "there is no broker at {} on {}: start one ({})",
             describe_socket(options),
             process::host_name(),
-            describe_command(options)
+            options.broker_command()
         ),
     }
 }

@@ -110,6 +110,18 @@ impl PoolOptions {
     }
 }
 
+impl PoolOptions {
+    /// Describes the command that starts a broker for such a client: `hostbuf broker --name left`.
+    #[must_use]
+    pub fn broker_command(&self) -> String {
+        match &self.path {
+            Some(path) => format!("hostbuf broker --path {}", path.display()),
+            None if self.socket == default_socket() => "hostbuf broker, or HOSTBUF_POOL=auto".to_owned(),
+            None => format!("hostbuf broker --name {}", self.socket),
+        }
+    }
+}
+
 impl FromStr for PoolMode {
     type Err = PoolError;
 

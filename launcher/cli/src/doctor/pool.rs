@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use hostbuf::Bytes;
 use hostbuf_memory::memfd::{self, Backing};
@@ -27,13 +28,16 @@ pub fn lines() -> Vec<Finding> {
     ]
 }
 
+/// The time for which a broker may leave a connection waiting.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+
 /// Checks that a broker can listen on an abstract name, and that a client gets there.
 fn abstract_socket() -> Finding {
     const NAME: &str = "abstract socket";
     let name = format!("hostbuf-doctor-{}", std::process::id());
     let connects = || -> io::Result<()> {
         let listener = socket::listen_on(&name)?;
-        let _connection = socket::connect(&name)?;
+        let _connection = socket::connect(&name, Some(CONNECT_LIMIT))?;
         socket::accept(listener.as_fd()).map(drop)
     };
     match connects() {
@@ -158,23 +162,28 @@ fn broker() -> Finding {
         Err(error) => return Finding::lacks(NAME, error.to_string()).mend("unset HOSTBUF_POOL"),
     };
     let (at, connection) = match &options.path {
-        Some(path) => (path.display().to_string(), socket::connect_at(path)),
-        None => (format!("@{}", options.socket), socket::connect(&options.socket)),
+        Some(path) => (path.display().to_string(), socket::connect_at(path, Some(CONNECT_LIMIT))),
+        None => (format!("@{}", options.socket), socket::connect(&options.socket, Some(CONNECT_LIMIT))),
     };
-    found(
-        NAME,
-        &at,
-        options.mode,
-        connection.and_then(|connection: OwnedFd| socket::peer(connection.as_fd())),
-    )
+    found(NAME, &at, &options, connection.and_then(|connection: OwnedFd| socket::peer(connection.as_fd())))
 }
 
-fn found(name: &str, at: &str, mode: PoolMode, listener: io::Result<socket::PeerCredentials>) -> Finding {
+fn found(
+    name: &str,
+    at: &str,
+    options: &PoolOptions,
+    listener: io::Result<socket::PeerCredentials>,
+) -> Finding {
     let own = nix::unistd::geteuid().as_raw();
     match listener {
         Ok(peer) if peer.uid != own => {
             let says = format!("{at} belongs to user {}, and a pool to one user", peer.uid);
             Finding::lacks(name, says).mend("hostbuf broker --name NAME, and HOSTBUF_POOL=@NAME for clients")
+        }
+        Ok(peer) if process::state(peer.pid) == Some('T') => {
+            let (pid, command) = (peer.pid, process::name(peer.pid));
+            let says = format!("process {pid} ({command}) listens on {at}, but is stopped: its clients wait");
+            Finding::lacks(name, says).mend(format!("kill -CONT {pid}, or")).mend(format!("kill -KILL {pid}"))
         }
         Ok(peer) => {
             let who = match peer.pid {
@@ -185,11 +194,15 @@ fn found(name: &str, at: &str, mode: PoolMode, listener: io::Result<socket::Peer
                 .value("pid", peer.pid)
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
-            let says = match mode {
+            let says = match options.mode {
                 PoolMode::Required => format!("none listens on {at}: clients cannot connect"),
                 _ => format!("none listens on {at}: each process has a pool of its own"),
             };
-            Finding::note(name, says).mend("hostbuf broker, or HOSTBUF_POOL=auto for clients")
+            Finding::note(name, says).mend(options.broker_command())
+        }
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            let says = format!("the process that listens on {at} accepts no connections: it may be stopped");
+            Finding::lacks(name, says).mend("continue or end it: ss -xlp lists the processes that listen")
         }
         Err(error) => Finding::lacks(name, format!("cannot connect to {at}: {}", reason(&error)))
             .mend("run the clients and the broker as one user, with access to the folder of the socket"),
@@ -210,12 +223,19 @@ mod tests {
 
     #[test]
     fn a_broker_that_cannot_be_used_comes_with_a_remedy() {
-        let refused = |mode, code| found("broker", "@p", mode, Err(io::Error::from_raw_os_error(code)));
+        let refused = |mode, code| {
+            let options = PoolOptions::new("test").mode(mode).socket("p");
+            found("broker", "@p", &options, Err(io::Error::from_raw_os_error(code)))
+        };
         let none = refused(PoolMode::Optional, libc::ECONNREFUSED);
         assert!(none.mark == Mark::Note && none.says.contains("a pool of its own"), "{none:?}");
         let selected = refused(PoolMode::Required, libc::ECONNREFUSED);
         assert!(selected.says == "none listens on @p: clients cannot connect", "{selected:?}");
+        assert!(selected.mends == ["hostbuf broker --name p"], "{selected:?}");
         let forbidden = refused(PoolMode::Optional, libc::EACCES);
         assert!(forbidden.mark == Mark::Lacks && !forbidden.mends.is_empty(), "{forbidden:?}");
+        let options = PoolOptions::new("test");
+        let full = found("broker", "@p", &options, Err(io::ErrorKind::TimedOut.into()));
+        assert!(full.mark == Mark::Lacks && full.says.contains("may be stopped"), "{full:?}");
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn find_or_start(
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     let (mut started, mut ended) = (0, 0);
     loop {
-        match Session::open(&name, hello) {
+        match Session::open(&name, Some(deadline.saturating_duration_since(Instant::now())), hello) {
             Ok(session) => return Ok((session, name)),
             Err(SessionError::NoServer) => {}
             Err(error @ SessionError::OtherUser { .. }) => {

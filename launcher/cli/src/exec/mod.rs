@@ -229,7 +229,7 @@ fn connect(arguments: &ExecArguments, place: Place) -> Result<(FrameSocket, Stri
 
 /// Says `hello` to the agent that `hostbuf run` has started here before any rank.
 fn agent_of_run(name: &str, hello: &Message<'_>) -> Result<Session, Unconnected> {
-    Session::open(name, hello).map_err(|error| match error {
+    Session::open(name, None, hello).map_err(|error| match error {
         SessionError::Gone => Error::from(agent::gone()).into(),
         SessionError::NoServer => {
             let why = format!(

@@ -195,7 +195,7 @@ mod tests {
 
     fn of(status: Value) -> String {
         let pools = vec![PoolReport { socket: "@p".into(), status: Ok(status) }];
-        text(&PoolReports { pools, of_others: 0 })
+        text(&PoolReports { pools, ..PoolReports::default() })
     }
 
     #[test]
@@ -269,7 +269,7 @@ pool @p  broker 4  on h0: 33 MiB of 1 GiB used, 256 MiB for each client at most
         assert!(text_of_empty.contains("\n  8 KiB of it were made by an earlier broker"), "{text_of_empty}");
         assert!(text_of_empty.ends_with("  no clients\n"), "{text_of_empty}");
         let silent = PoolReport { socket: "@p".into(), status: Err("it has not answered".into()) };
-        let reports = PoolReports { pools: vec![silent], of_others: 2 };
+        let reports = PoolReports { pools: vec![silent], of_others: 2, lacks_selected: false };
         assert_eq!(
             text(&reports),
             "pool @p\n  ! it has not answered\n2 pools of other users not shown: a broker answers its own user only\n"

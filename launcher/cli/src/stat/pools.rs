@@ -29,6 +29,8 @@ pub(super) struct PoolReports {
     pub(super) pools: Vec<PoolReport>,
     /// The number of pools of other users.
     pub(super) of_others: usize,
+    /// Whether `HOSTBUF_POOL` selects a pool whose broker has not answered.
+    pub(super) lacks_selected: bool,
 }
 
 /// Returns the pool that `HOSTBUF_POOL` names, or else all pools of this user in this network
@@ -38,13 +40,15 @@ pub(super) fn reports() -> PoolReports {
         Ok(options) => options,
         Err(error) => {
             let report = PoolReport { socket: String::new(), status: Err(error.to_string()) };
-            return PoolReports { pools: vec![report], of_others: 0 };
+            return PoolReports { pools: vec![report], of_others: 0, lacks_selected: true };
         }
     };
     let is_named = std::env::var_os("HOSTBUF_POOL")
         .is_some_and(|value| matches!(value.as_encoded_bytes().first(), Some(b'@' | b'/')));
     if is_named {
-        return PoolReports { pools: vec![report(options)], of_others: 0 };
+        let report = report(options);
+        let lacks_selected = report.status.is_err();
+        return PoolReports { pools: vec![report], of_others: 0, lacks_selected };
     }
     let own = nix::unistd::geteuid().as_raw();
     let mut reports = PoolReports::default();
@@ -142,7 +146,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         let status = parse(text).unwrap();
         assert_eq!(status["clients"], json!([{ "name": "cam", "bytes": 0 }]));
         let pools = vec![PoolReport { socket: "@a".into(), status: Ok(status) }];
-        let json = json(&PoolReports { pools, of_others: 0 });
+        let json = json(&PoolReports { pools, ..Default::default() });
         assert_eq!((&json[0]["limit_bytes"], &json[0]["socket"]), (&json!(5), &json!("@a")));
         assert!(parse("{").unwrap_err().contains("no JSON"));
     }

@@ -54,7 +54,7 @@ fn attaching() {
         let ended = in_child(|| HostBuffer::attach().is_err());
         if !ended {
             // Nobody has connected: this ends the thread.
-            drop(socket::connect(&name));
+            drop(socket::connect(&name, None));
         }
         closing.join().expect("no panic");
         drop(unanswered);

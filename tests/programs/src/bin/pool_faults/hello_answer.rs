@@ -24,7 +24,7 @@ pub(crate) enum HelloAnswer {
 
 /// Connects as a client, and waits for the answer.
 pub(crate) fn say_hello(name: &str, identity: u64) -> Result<HelloAnswer, BrokenPromise> {
-    let connection = socket::connect(name).map_err(|error| format!("connecting: {error}"))?;
+    let connection = socket::connect(name, None).map_err(|error| format!("connecting: {error}"))?;
     socket::set_receive_timeout(connection.as_fd(), Some(ANSWER_LIMIT)).map_err(|error| error.to_string())?;
     let hello = Hello { request: identity, ..Hello::of(Role::PoolClient) };
     let hello = encode(&Message::Hello { hello, command: b"stranger" });
