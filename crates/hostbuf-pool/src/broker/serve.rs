@@ -88,8 +88,8 @@ impl Broker {
     /// # Errors
     /// [`PoolError::Os`] of the kind [`AddrInUse`](std::io::ErrorKind::AddrInUse) if this user has
     /// a broker already, which the message names, and also without `/proc`; [`PoolError::Invalid`]
-    /// for a path that no socket can have, and for a limit on descriptors with which the broker could
-    /// serve nobody.
+    /// for a path that no socket can have, and for a limit on descriptors with which the broker
+    /// could serve nobody.
     pub fn open(options: &BrokerOptions) -> Result<Broker, PoolError> {
         let PassedDescriptors { sockets, segments } = PassedDescriptors::take();
         check_proc()?;

@@ -72,7 +72,8 @@ pub(super) fn describe_socket(options: &PoolOptions) -> String {
     }
 }
 
-/// Returns the failure for a broker that has not accepted the connection, or not answered the hello.
+/// Returns the failure for a broker that has not accepted the connection, or not answered the
+/// hello.
 fn no_answer(options: &PoolOptions, limit: Duration) -> ConnectFailure {
     let doing = format!("connecting to the pool at {}", describe_socket(options));
     ConnectFailure::Other(PoolError::Timeout { doing, limit })

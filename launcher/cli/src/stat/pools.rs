@@ -29,7 +29,7 @@ pub(super) struct PoolReports {
     pub(super) pools: Vec<PoolReport>,
     /// The number of pools of other users.
     pub(super) of_others: usize,
-    /// Whether `HOSTBUF_POOL` selects a pool whose broker has not answered.
+    /// True if `HOSTBUF_POOL` selects a pool whose broker has not answered.
     pub(super) lacks_selected: bool,
 }
 
