@@ -136,6 +136,10 @@ class Errors(unittest.TestCase):
             ("retained blocks 8", {"block_bytes": 1, "retain": 8}),
             ("for one reader 9", {"block_bytes": 1, "quota": 9}),
             ("number of readers 0", {"block_bytes": 1, "readers": 0}),
+            ("invalid block_bytes -1: expected a number from 0", {"block_bytes": -1}),
+            ("invalid blocks -1", {"block_bytes": 1, "blocks": -1}),
+            ("invalid readers 4294967296", {"block_bytes": 1, "readers": 1 << 32}),
+            ("invalid quota -2", {"block_bytes": 1, "quota": -2}),
         ]:
             with self.subTest(words=words), self.assertRaisesRegex(hostbuf.InvalidError, words):
                 pool.producer(**arguments)
@@ -149,7 +153,7 @@ class Errors(unittest.TestCase):
             for length in [4, 4097]:
                 with self.assertRaisesRegex(hostbuf.InvalidError, "invalid content"):
                     block.publish(length=length)
-            with self.assertRaises(OverflowError):
+            with self.assertRaisesRegex(hostbuf.InvalidError, "invalid frame -1"):
                 block.publish(frame=-1)
             self.assertEqual(block.state, "writing")
             block.publish(length=4096)

@@ -120,6 +120,25 @@ def _numbers(shape: int | Iterable[int]) -> tuple[int, ...]:
         return tuple(operator.index(extent) for extent in shape)  # type: ignore[union-attr]
 
 
+def _number(name: str, value: Any, bits: int = 64) -> int:
+    """Returns an argument as a number of this many bits without a sign."""
+    number = operator.index(value)
+    if not 0 <= number < 1 << bits:
+        raise InvalidError(f"invalid {name} {number}: expected a number from 0 to {(1 << bits) - 1}", "Invalid")
+    return number
+
+
+def _optional(name: str, value: Any, bits: int = 64) -> int | None:
+    return None if value is None else _number(name, value, bits)
+
+
+def _content(
+    length: int | None, frame: int, captured_ns: int | None, user_data: bytes
+) -> tuple[int | None, int, int | None, bytes]:
+    """Returns the description of a block's content for its header, if its numbers are valid."""
+    return _optional("length", length), _number("frame", frame), _optional("captured_ns", captured_ns), bytes(user_data)
+
+
 def _layout(shape: Any, dtype: Any, strides: Any) -> _Layout | None:
     if shape is None and dtype is None and strides is None:
         return None
@@ -262,7 +281,7 @@ class Block(_hostbuf.BlockExporter):
                 overwritten. The block is not published.
             ValueError: the block is published or freed.
         """
-        return self._handle.publish(length, frame, captured_ns, bytes(user_data))
+        return self._handle.publish(*_content(length, frame, captured_ns, user_data))
 
     def close(self) -> None:
         """Frees the block, unless it is published. While an array or a view of it exists, its

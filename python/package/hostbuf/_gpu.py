@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from . import _hostbuf
-from ._block import BlockHeader, _header, _is_versioned, _typestr
+from ._block import BlockHeader, _content, _header, _is_versioned, _typestr
 from ._error import UnsupportedError
 from ._releases import release_after
 from ._streams import LEGACY, handle_of, is_handle
@@ -109,13 +109,13 @@ class GpuBlock:
             GpuError: the driver refuses the stream. The block is not published.
             ValueError: the block is published or freed.
         """
-        return self._handle.publish(handle_of(stream), length, frame, captured_ns, bytes(user_data))
+        return self._handle.publish(handle_of(stream), *_content(length, frame, captured_ns, user_data))
 
     def publish(
         self, *, frame: int = 0, captured_ns: int | None = None, user_data: bytes = b"", length: int | None = None
     ) -> bytes:
         """Publishes the block as :meth:`publish_after`. All work that writes it has ended."""
-        return self._handle.publish(None, length, frame, captured_ns, bytes(user_data))
+        return self._handle.publish(None, *_content(length, frame, captured_ns, user_data))
 
     def close(self) -> None:
         """Frees the block, unless it is published. All work that writes it has ended. While a

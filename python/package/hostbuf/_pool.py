@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import _hostbuf
-from ._block import Block, BlockRef, _element, _Layout, _layout, _token
+from ._block import Block, BlockRef, _element, _Layout, _layout, _number, _optional, _token
 from ._error import InvalidError
 from ._gpu import GpuBlock, GpuBlockRef, check_support
 from ._waits import take_async
@@ -183,10 +183,20 @@ def _next(timeout: float | None, end: float | None) -> tuple[float, float | None
 def _block_bytes(block_bytes: int | None, layout: _Layout | None) -> int:
     """Returns the length of a block: the stated one, or that of an array."""
     if block_bytes is not None:
-        return block_bytes
+        return _number("block_bytes", block_bytes)
     if layout is None:
         raise TypeError("block_bytes or shape is missing")
     return max(1, math.prod(layout[1]) * _element(layout[0])[1])
+
+
+def _counts(blocks: int, readers: int, retain: int | None, quota: int | None) -> tuple[int, int, int | None, int | None]:
+    """Returns the numbers of a producer, if each is one."""
+    return (
+        _number("blocks", blocks, 32),
+        _number("readers", readers, 32),
+        _optional("retain", retain, 32),
+        _optional("quota", quota, 32),
+    )
 
 
 def _names(wait_for: Iterable[str]) -> list[str]:
@@ -295,7 +305,8 @@ class Pool:
         """
         layout = _layout(shape, dtype, None)
         size = _block_bytes(block_bytes, layout)
-        handle = self._handle.producer(size, blocks, readers, retain, quota, _names(wait_for), stream)
+        counts = _counts(blocks, readers, retain, quota)
+        handle = self._handle.producer(size, *counts, _names(wait_for), stream)
         return Producer(handle, layout)
 
     def gpu_producer(
@@ -330,7 +341,8 @@ class Pool:
         if not 0 <= number < 1 << 31:
             raise InvalidError(f"invalid device {number}: expected the number of a GPU", "Invalid")
         names = _names(wait_for)
-        handle = _hostbuf.gpu_producer(self._handle, number, size, blocks, readers, retain, quota, names, stream)
+        counts = _counts(blocks, readers, retain, quota)
+        handle = _hostbuf.gpu_producer(self._handle, number, size, *counts, names, stream)
         return GpuProducer(handle, layout)
 
     def acquire(self, token: Any) -> BlockRef:
