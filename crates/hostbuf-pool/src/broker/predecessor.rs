@@ -47,8 +47,9 @@ impl KnownProcess {
     }
 }
 
-/// Returns the other processes of this user that have data files of a broker with this mark open,
-/// and its clients that have not received all descriptors that were sent to them.
+/// Returns the other processes that have data files of a broker of this user with this mark open,
+/// and its clients that have not received all descriptors that were sent to them. Only root sees
+/// those that have become another user since they connected.
 /// Processes in PID namespaces that are not visible here are missing; they connect to this broker
 /// by themselves. The service manager, which keeps descriptors for the broker, is not one of them.
 ///
@@ -61,20 +62,19 @@ pub(super) fn processes_with_segments(tag: BrokerTag) -> io::Result<Vec<KnownPro
     others.filter_map(|pid| process_with_segments(pid, tag).transpose()).collect()
 }
 
-/// Returns a process, if it is one of this user with data files of a broker with this mark.
+/// Returns a process, if it has data files of a broker of this user with this mark.
 ///
 /// # Errors
 /// If descriptors or memory are lacking.
 pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> io::Result<Option<KnownProcess>> {
-    let uid = nix::unistd::geteuid().as_raw();
-    let is_of_this_user = fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == uid);
-    if pid == std::process::id() as i32 || !is_of_this_user {
+    if pid == std::process::id() as i32 {
         return Ok(None);
     }
+    let uid = nix::unistd::geteuid().as_raw();
     let entries = match fs::read_dir(format!("/proc/{pid}/fd")) {
         Ok(entries) => entries,
         Err(error) if is_shortage(&error) => return Err(error),
-        // It has ended, or is none of this user's clients: the kernel keeps its files from others.
+        // It has ended, or is another user's: the kernel keeps its files from this process.
         Err(_) => return Ok(None),
     };
     let (mut files, mut is_client, mut unreceived) = (BTreeSet::new(), false, 0);
@@ -82,12 +82,14 @@ pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> io::Result<Opti
         let path = entry.path();
         let Ok(target) = fs::read_link(&path) else { continue };
         let Some(target) = target.to_str() else { continue };
+        // Another user can give its files any name.
+        let made_here = || fs::metadata(&path).ok().filter(|file| file.uid() == uid);
         if tag.marks(target) {
-            files.extend(fs::metadata(&path).map(|file| (file.ino(), file.len())));
+            files.extend(made_here().map(|file| (file.ino(), file.len())));
         } else if target.starts_with("socket:") {
             unreceived += unreceived_descriptors(pid, &entry.file_name())?;
         } else {
-            is_client |= tag.marks_client(target);
+            is_client |= tag.marks_client(target) && made_here().is_some();
         }
     }
     // Other processes have no such descriptors of a broker.
