@@ -9,6 +9,7 @@ mod arguments;
 mod before_main;
 mod broker;
 mod broker_descriptor_store;
+mod broker_restart;
 mod changed_user;
 mod containers;
 mod debugging;

@@ -128,8 +128,9 @@ impl BrokerState {
                 }
                 segment.mapped_by.insert((client, None));
                 segment.producer = Some(client);
-                // A reader may have handed it back first.
+                // A reader may have handed it back first, which does not know the stream.
                 segment.producer_name = name;
+                stream.clone_into(&mut segment.stream);
                 segment.stage = SegmentStage::Live;
                 segment.set_client(None, entry);
                 for (number, file) in rows.into_iter().enumerate() {

@@ -50,7 +50,7 @@ fn limits() -> String {
 
 fn write(pool: &Pool, frames: usize, rows: usize) {
     let frame = rows * (ROW[0] * ROW[1]) as usize;
-    let options = ProducerOptions::new(frame as u64, BLOCKS).retain(1).quota(BLOCKS);
+    let options = ProducerOptions::new(frame as u64, BLOCKS).retain(1).quota(BLOCKS).stream("camera");
     let producer = pool.producer(&options).expect("there is memory");
     let layout =
         ArrayLayout::contiguous(ElementType::UInt8, &[rows as u64, ROW[0], ROW[1]]).expect("a layout");
