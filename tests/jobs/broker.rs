@@ -259,6 +259,23 @@ fn a_client_does_not_wait_for_a_broker_that_ends_at_once() {
 }
 
 #[test]
+fn a_verbose_broker_prints_the_clients_that_come_and_go() {
+    let (name, folder) = (socket_name("verbose"), Scratch::new("verbose"));
+    let log = folder.path("log");
+    let mut command = Command::new(hostbuf());
+    command.args(["broker", "--verbose", "--name", &name]).env_remove("HOSTBUF_LOG");
+    let broker =
+        RunningBroker::spawn(name, command.stderr(fs::File::create(&log).expect("the folder is writable")));
+    drop(broker.connect("visitor"));
+    let has = |what: &str| {
+        let text = fs::read_to_string(&log).expect("text");
+        text.lines().any(|line| line.contains(what) && line.contains("visitor (process"))
+    };
+    eventually("it comes", SOON, || has("a client has connected"));
+    eventually("it goes", SOON, || has("a client has ended"));
+}
+
+#[test]
 fn a_broker_without_descriptors_does_not_start() {
     let command =
         format!("ulimit -n 32 && exec {} broker --name {}", hostbuf().display(), socket_name("few"));

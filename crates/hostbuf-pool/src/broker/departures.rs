@@ -61,7 +61,7 @@ impl BrokerState {
     /// Takes back the rows and segments of a process that has ended.
     pub(super) fn end_client(&mut self, client: u64) {
         let Some(record) = self.clients.remove(&client) else { return };
-        tracing::debug!(client = record.describe(), "it has ended");
+        tracing::debug!(client = record.describe(), "a client has ended");
         let keys: Vec<SegmentKey> = self.segments.keys().copied().collect();
         for key in keys {
             let segment = self.segments.get_mut(&key).expect("it is listed");

@@ -40,7 +40,7 @@ impl BrokerState {
             || descriptors > MAX_WAITING_DESCRIPTORS
             || bytes > MAX_WAITING_BYTES
         {
-            tracing::warn!(client = record.describe(), "it does not read its messages: disconnected");
+            tracing::warn!(client = record.describe(), "a client does not read its messages: disconnected");
             return self.disconnect(client);
         }
         self.flush(client);

@@ -246,7 +246,9 @@ impl Broker {
             None => {
                 let id = self.state.next_client;
                 self.state.next_client += 1;
-                self.state.clients.insert(id, ClientRecord::new(client, identity, name));
+                let record = ClientRecord::new(client, identity, name);
+                tracing::debug!(client = record.describe(), "a client has connected");
+                self.state.clients.insert(id, record);
                 id
             }
         };
@@ -285,7 +287,7 @@ impl Broker {
                     return self.state.disconnect(client);
                 }
                 Err(error) => {
-                    tracing::warn!(client = record.describe(), %error, "receiving a message");
+                    tracing::warn!(client = record.describe(), %error, "receiving a message of a client");
                     return self.state.disconnect(client);
                 }
             };
@@ -295,7 +297,10 @@ impl Broker {
             };
             if !followed {
                 let name = self.state.clients.get(&client).map(ClientRecord::describe);
-                tracing::warn!(client = name, "it has sent something other than a request: disconnected");
+                tracing::warn!(
+                    client = name,
+                    "a client has sent something other than a request: disconnected"
+                );
                 return self.state.disconnect(client);
             }
         }
