@@ -79,7 +79,8 @@ impl BlockSupply {
     fn producer_options(&self, length: u64) -> ProducerOptions {
         let MirrorReceiverOptions { block_bytes, blocks, retain, limit, readers, stream, .. } = &self.options;
         let bytes = length.max(*block_bytes).next_multiple_of(PAGE);
-        let blocks = (*blocks).min(u32::try_from(limit / bytes).unwrap_or(u32::MAX)).max(2);
+        let most = u32::try_from(limit / bytes).unwrap_or(u32::MAX).min(ProducerOptions::MAX_BLOCKS);
+        let blocks = (*blocks).min(most).max(2);
         // One reader may hold all copies: the sender's deadline bounds what that costs.
         let options = ProducerOptions::new(bytes, blocks).readers(*readers).quota(blocks).stream(stream);
         match retain {
