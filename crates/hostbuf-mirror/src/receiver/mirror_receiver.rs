@@ -75,6 +75,13 @@ impl MirrorReceiver {
     pub fn counters(&self) -> ReceiverCounters {
         self.shared.state().counters()
     }
+
+    /// Returns the last reason why the bytes of frames came by TCP although the receiver has an
+    /// RDMA device. Returns `None` if there was no such reason, and if the receiver has no device.
+    #[must_use]
+    pub fn tcp_reason(&self) -> Option<String> {
+        self.shared.reader.tcp_reason()
+    }
 }
 
 /// Adds the remedy to an error of `bind(2)`.

@@ -90,6 +90,13 @@ impl MirrorSender {
         self.queue.state().counters
     }
 
+    /// Returns the last reason why the bytes of frames went by TCP although the sender has an RDMA
+    /// device. Returns `None` if there was no such reason, and if the sender has no device.
+    #[must_use]
+    pub fn tcp_reason(&self) -> Option<String> {
+        self.queue.state().tcp_reason.clone()
+    }
+
     /// Sends the block of a token, waits until the receiver has published its copy, and returns the
     /// token of the copy, which is valid in the pool of the receiver's host.
     ///
