@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf_pool::{ArrayLayout, BlockHeader, ElementType, Pool, Producer, ProducerOptions, Token};
-use hostbuf_tests::{CommandOutput, can_simulate, hostbuf, program, root, run};
+use hostbuf_tests::{CommandOutput, Scratch, can_simulate, hostbuf, program, root, run};
 use nix::sys::signal::Signal;
 
 use crate::arguments::one_line;
@@ -324,6 +324,23 @@ fn invalid_options_are_refused_with_the_remedy() {
         ),
     ] {
         one_line(&run(&[&["mirror"], arguments].concat()), 2, &[words]);
+    }
+}
+
+/// The command of the tests was built without RDMA.
+#[test]
+fn rdma_is_refused_without_the_program_that_has_it() {
+    let prefix = Scratch::new("mirror-without-rdma");
+    std::fs::create_dir(prefix.path("bin")).expect("it is new");
+    std::fs::copy(hostbuf(), prefix.path("bin/hostbuf")).expect("it is built");
+    let program = prefix.path("libexec/hostbuf/hostbuf-rdma");
+    let remedy = format!("scripts/install --prefix {}", prefix.0.display());
+    for option in ["--rdma", "--rdma=mlx5_0"] {
+        for side in [["--listen", "127.0.0.1:0"], ["--to", "host2:7400"]] {
+            let mut command = Command::new(prefix.path("bin/hostbuf"));
+            let outcome = CommandOutput::of(command.args(["mirror", option]).args(side));
+            one_line(&outcome, 82, &["--rdma is not supported here", &program, &remedy, "leave out --rdma"]);
+        }
     }
 }
 

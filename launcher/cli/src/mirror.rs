@@ -1,6 +1,14 @@
 //! `hostbuf mirror`: copies blocks between the pools of two hosts.
 
 mod address;
+#[cfg(not(feature = "rdma"))]
+#[path = "mirror/no_rdma_device.rs"]
+mod rdma_device;
+#[cfg(feature = "rdma")]
+mod rdma_device;
+#[cfg(not(feature = "rdma"))]
+mod rdma_program;
+mod transport_report;
 
 use std::io::{BufRead as _, Write as _};
 use std::net::SocketAddr;
@@ -17,6 +25,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::broker::stop_signals::StopSignals;
 use address::{PeerAddress, listen_address, peer_address};
+use rdma_device::RdmaDevice;
+use transport_report::TransportReport;
 
 /// Copy blocks from the pool of one host to that of another
 ///
@@ -49,6 +59,10 @@ pub(crate) struct MirrorArguments {
     #[arg(long, value_name = "SECONDS", value_hint = ValueHint::Other, default_value = "10")]
     #[arg(value_parser = frame_time, allow_negative_numbers = true, conflicts_with = "listen")]
     deadline: Duration,
+    /// Transfer the bytes of frames by RDMA if the other side does so too, on the nearest device
+    /// or on DEVICE: --rdma, --rdma=mlx5_0. Else they go by TCP, and a line states the reason
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::Other, num_args = 0..=1, require_equals = true)]
+    rdma: Option<Option<String>>,
 }
 
 /// The number of blocks that the receiver has beyond those that it retains.
@@ -83,7 +97,7 @@ fn frame_time(text: &str) -> std::result::Result<Duration, &'static str> {
 pub fn run(arguments: &MirrorArguments) -> ExitCode {
     let done = match (&arguments.listen, &arguments.to) {
         (Some(address), _) => listen(*address, arguments).map(|()| true),
-        (None, Some(address)) => send(&address.0, arguments.deadline),
+        (None, Some(address)) => send(&address.0, arguments),
         (None, None) => Err(Error::Invalid { what: "--listen or --to is required".into() }),
     };
     match done {
@@ -91,6 +105,11 @@ pub fn run(arguments: &MirrorArguments) -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => end("hostbuf mirror", error.class(), &error),
     }
+}
+
+/// Opens the RDMA device, if one is requested.
+fn open_device(arguments: &MirrorArguments) -> Result<Option<RdmaDevice>> {
+    arguments.rdma.as_ref().map(|name| RdmaDevice::open(name.as_deref())).transpose()
 }
 
 /// Connects to the broker of this host.
@@ -135,16 +154,24 @@ fn receiver_options(limit: Bytes, retain: Option<u32>) -> Result<MirrorReceiverO
 fn listen(address: SocketAddr, arguments: &MirrorArguments) -> Result<()> {
     // Before there is a thread, so that all of them block the signals.
     let stop = StopSignals::block()?;
-    let options = receiver_options(arguments.limit, arguments.retain)?;
+    let mut options = receiver_options(arguments.limit, arguments.retain)?;
+    // A build without RDMA becomes another program here.
+    let device = open_device(arguments)?;
+    let by_rdma = device.as_ref().map_or_else(String::new, |device| format!(", RDMA on {}", device.name()));
+    if let Some(device) = &device {
+        options = device.of_receiver(options);
+    }
     let receiver = MirrorReceiver::listen(&connect()?, address, options).map_err(mirror_error)?;
-    let line = format!("hostbuf mirror: listening at {} (limit {})\n", receiver.address(), arguments.limit);
-    // It receives also if nobody reads this.
-    let _ = std::io::stdout().write_all(line.as_bytes());
-    let _ = std::io::stdout().flush();
+    say(&format!("listening at {} (limit {}{by_rdma})", receiver.address(), arguments.limit));
     let mut signals = [PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
     loop {
         match poll(&mut signals, PollTimeout::NONE) {
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                if device.is_some() {
+                    say(&receiver_report(&receiver).to_string());
+                }
+                return Ok(());
+            }
             Err(nix::Error::EINTR) => {}
             Err(errno) => {
                 return Err(Error::Os { doing: "waiting for a signal".into(), source: errno.into() });
@@ -153,15 +180,45 @@ fn listen(address: SocketAddr, arguments: &MirrorArguments) -> Result<()> {
     }
 }
 
+/// Prints a line on standard output, also if nobody reads it.
+fn say(line: &str) {
+    let _ = std::io::stdout().write_all(format!("hostbuf mirror: {line}\n").as_bytes());
+    let _ = std::io::stdout().flush();
+}
+
+fn receiver_report(receiver: &MirrorReceiver) -> TransportReport {
+    let counters = receiver.counters();
+    let (by_rdma, by_tcp) = (counters.read, counters.published - counters.read);
+    TransportReport { by_rdma, copied: 0, by_tcp, tcp_reason: receiver.tcp_reason() }
+}
+
+fn sender_report(sender: &MirrorSender) -> TransportReport {
+    let counters = sender.counters();
+    let (by_rdma, copied, by_tcp) = (counters.offered + counters.copied, counters.copied, counters.streamed);
+    TransportReport { by_rdma, copied, by_tcp, tcp_reason: sender.tcp_reason() }
+}
+
 /// Sends the blocks of all tokens. Returns whether all copies were published.
-fn send(address: &str, limit: Duration) -> Result<bool> {
+fn send(address: &str, arguments: &MirrorArguments) -> Result<bool> {
+    let device = open_device(arguments)?;
+    let mut options = MirrorSenderOptions::new();
+    if let Some(device) = &device {
+        options = device.of_sender(options);
+    }
     let pool = connect()?;
-    let sender = MirrorSender::connect(address, MirrorSenderOptions::new()).map_err(mirror_error)?;
+    let sender = MirrorSender::connect(address, options).map_err(mirror_error)?;
+    if let Some(device) = &device {
+        // Standard output is for tokens.
+        match sender.tcp_reason() {
+            None => eprintln!("hostbuf mirror: connected to {} (RDMA on {})", sender.peer(), device.name()),
+            Some(why) => eprintln!("hostbuf mirror: connected to {} (TCP: {why})", sender.peer()),
+        }
+    }
     let os = |doing: &'static str| move |source| Error::Os { doing: doing.into(), source };
     let mut all_published = true;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(os("reading standard input"))?;
-        let copy = copy(&pool, &sender, line.trim(), limit);
+        let copy = copy(&pool, &sender, line.trim(), arguments.deadline);
         let text = copy.unwrap_or_else(|why| {
             eprintln!("hostbuf mirror: {why}");
             all_published = false;
@@ -171,6 +228,9 @@ fn send(address: &str, limit: Duration) -> Result<bool> {
         let mut output = std::io::stdout().lock();
         let written = writeln!(output, "{text}").and_then(|()| output.flush());
         written.map_err(os("writing to standard output"))?;
+    }
+    if device.is_some() {
+        eprintln!("hostbuf mirror: {}", sender_report(&sender));
     }
     Ok(all_published)
 }
