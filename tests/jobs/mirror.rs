@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf_pool::{ArrayLayout, BlockHeader, ElementType, Pool, Producer, ProducerOptions, Token};
-use hostbuf_tests::{CommandOutput, can_simulate, hostbuf, program, root, run};
+use hostbuf_tests::{CommandOutput, Scratch, can_simulate, hostbuf, program, root, run};
 use nix::sys::signal::Signal;
 
 use crate::arguments::one_line;
@@ -290,4 +290,73 @@ fn a_receiver_whose_end_was_not_heard_is_replaced() {
 fn a_side_is_required_and_only_one() {
     one_line(&run(&["mirror"]), 2, &["--listen"]);
     one_line(&run(&["mirror", "--listen", "127.0.0.1:0", "--to", "h:1"]), 2, &["--to"]);
+}
+
+#[test]
+fn invalid_options_are_refused_with_the_remedy() {
+    let (listen, to) = (["--listen", "127.0.0.1:0"], ["--to", "host2:7400"]);
+    let peer = "expected a host name or IP address, and a port from 1 to 65535, for example host2:7400";
+    for (arguments, words) in [
+        (
+            &["--listen", "10.0.0.2"][..],
+            "expected an IP address of this host and a port, for example 10.0.0.2:7400",
+        ),
+        (
+            &["--listen", ":7400"],
+            "invalid value ':7400' for '--listen <ADDRESS:PORT>': expected an IP address",
+        ),
+        (&["--to", "host2"], peer),
+        (&["--to", "host2:0"], peer),
+        (&["--to", "fd00::2:7400"], "or [fd00::2]:7400"),
+        (&[&listen[..], &["--limit", "0"]].concat(), "--limit 0 bytes is too small"),
+        (&[&listen[..], &["--limit", "4K"]].concat(), "so give it at least 8K"),
+        (&[&listen[..], &["--limit", "-1"]].concat(), "expected a size, for example"),
+        (&[&listen[..], &["--retain", "0"]].concat(), "expected a number of frames from 1 to 65535"),
+        (&[&listen[..], &["--retain", "-1"]].concat(), "expected a number of frames from 1 to 65535"),
+        (&[&listen[..], &["--limit", "1M", "--retain", "256"]].concat(), "lower --retain, or raise --limit"),
+        (
+            &[&to[..], &["--deadline", "0"]].concat(),
+            "expected a number of seconds above 0 and at most 2592000",
+        ),
+        (
+            &[&to[..], &["--deadline", "-1"]].concat(),
+            "expected a number of seconds above 0 and at most 2592000",
+        ),
+    ] {
+        one_line(&run(&[&["mirror"], arguments].concat()), 2, &[words]);
+    }
+}
+
+/// The command of the tests was built without RDMA.
+#[test]
+fn rdma_is_refused_without_the_program_that_has_it() {
+    let prefix = Scratch::new("mirror-without-rdma");
+    std::fs::create_dir(prefix.path("bin")).expect("it is new");
+    std::fs::copy(hostbuf(), prefix.path("bin/hostbuf")).expect("it is built");
+    let program = prefix.path("libexec/hostbuf/hostbuf-rdma");
+    let remedy = format!("scripts/install --prefix {}", prefix.0.display());
+    for option in ["--rdma", "--rdma=mlx5_0"] {
+        for side in [["--listen", "127.0.0.1:0"], ["--to", "host2:7400"]] {
+            let mut command = Command::new(prefix.path("bin/hostbuf"));
+            let outcome = CommandOutput::of(command.args(["mirror", option]).args(side));
+            one_line(&outcome, 82, &["--rdma is not supported here", &program, &remedy, "leave out --rdma"]);
+        }
+    }
+}
+
+#[test]
+fn an_address_without_a_free_port_or_a_receiver_is_refused_with_the_remedy() {
+    let broker = RunningBroker::start("mirror-i", &[]);
+    let (mut receiver, address) = MirrorProcess::listen(&broker, "127.0.0.1:0");
+    let mirror = |arguments: &[&str]| {
+        let mut command = Command::new(hostbuf());
+        CommandOutput::of(command.arg("mirror").args(arguments).env("HOSTBUF_POOL", broker.variable()))
+    };
+    let words = ["end the program that listens there, or choose another port"];
+    one_line(&mirror(&["--listen", &address]), 85, &words);
+    // The address is of a network for documentation.
+    one_line(&mirror(&["--listen", "192.0.2.1:7400"]), 85, &["choose an address of this host"]);
+    receiver.kill();
+    one_line(&mirror(&["--to", &address]), 2, &["Connection refused", "start the receiver there first"]);
+    one_line(&mirror(&["--to", "nohost.invalid:7400"]), 2, &["nohost.invalid", "check the address"]);
 }

@@ -46,20 +46,26 @@ pub fn run_on_both(name: &str) -> Option<Vec<(usize, String)>> {
     Some(lines(script.arg(program(name)?)))
 }
 
+/// Runs a command in the shell of the first machine. `there COMMAND` runs a command on the second
+/// one. Returns its lines like [`run_on_both`].
+pub fn run_on_first(command: &str) -> Option<Vec<(usize, String)>> {
+    let mut script = script()?;
+    let job = format!(
+        r#""$RDMA_VM_RSH" --serve || exit; [[ $RDMA_VM_HOST == 0 ]] || exit 0
+           there() {{ "$RDMA_VM_RSH" rdma-vm1 "$@"; }}; {command}"#
+    );
+    Some(lines(script.args(["bash", "-c", &job]).current_dir(root())))
+}
+
 /// Runs a command in the shell of the first machine, with MPI over both: `mpirun` starts a job.
 /// Returns its lines like [`run_on_both`].
 pub fn run_over_both(command: &str) -> Option<Vec<(usize, String)>> {
-    let mut script = script()?;
     let listed = Command::new(root().join("scripts/mpienv")).arg("list").output().expect("the script starts");
     if !String::from_utf8_lossy(&listed.stdout).lines().any(|flavour| flavour == "openmpi4") {
         skip("MPI over hosts with RDMA: Debian's Open MPI is not installed");
         return None;
     }
-    let job = format!(
-        r#""$RDMA_VM_RSH" --serve || exit; [[ $RDMA_VM_HOST == 0 ]] || exit 0
-           mpirun() {{ scripts/mpienv run openmpi4 "$@"; }}; {command}"#
-    );
-    Some(lines(script.args(["bash", "-c", &job]).current_dir(root())))
+    run_on_first(&format!(r#"mpirun() {{ scripts/mpienv run openmpi4 "$@"; }}; {command}"#))
 }
 
 fn lines(script: &mut Command) -> Vec<(usize, String)> {

@@ -137,7 +137,7 @@ impl Verbs {
                     let names = names.join(", ");
                     Error::invalid(format!("no RDMA device is called \"{device}\"; there are {names}"))
                 }
-                _ => missing("there is none on this host"),
+                _ => missing("this host has no RDMA device"),
             });
         };
         // SAFETY: the device is in the list, which lives until the end of this function.

@@ -71,7 +71,7 @@ fn choose(devices: &DeviceList) -> Result<(PathBuf, DeviceList)> {
         return Ok((place(PLAIN)?, devices.clone()));
     }
     let found = place(ALL_DEVICES).and_then(|object| {
-        devices.0.iter().try_for_each(expect_library)?;
+        devices.0.iter().try_for_each(expect_library_of)?;
         Ok(object)
     });
     match found {
@@ -96,20 +96,25 @@ fn needs_library(device: &ListedDevice) -> bool {
 /// Checks that this host has the library that a device needs.
 ///
 /// # Errors
+/// The errors of [`expect_library`].
+fn expect_library_of(device: &ListedDevice) -> Result<()> {
+    let Some(library) = device.name.library() else { return Ok(()) };
+    expect_library(&format!("--register {}", device.name), &library)
+}
+
+/// Checks that this host has a library that the option `request` needs.
+///
+/// # Errors
 /// [`Error::Unsupported`] with the packages if the library is missing, and [`Error::Os`] with the
 /// dynamic linker's reason if it exists and cannot be loaded.
-fn expect_library(device: &ListedDevice) -> Result<()> {
-    let Some(library) = device.name.library() else { return Ok(()) };
+pub(crate) fn expect_library(request: &str, library: &SystemLibrary) -> Result<()> {
     let Err(reason) = load(library.soname) else { return Ok(()) };
     let (soname, packages) = (library.soname.to_string_lossy(), library.packages);
     if is_missing(&soname, &reason) {
         let why = format!("{soname} is not found: install {packages}");
-        return Err(Error::Unsupported { what: format!("--register {}", device.name), why });
+        return Err(Error::Unsupported { what: request.into(), why });
     }
-    Err(Error::Os {
-        doing: format!("--register {}: loading {soname}", device.name),
-        source: io::Error::other(reason),
-    })
+    Err(Error::Os { doing: format!("{request}: loading {soname}"), source: io::Error::other(reason) })
 }
 
 /// Returns whether the dynamic linker's `reason` is that there is no library `soname`. If another

@@ -1,10 +1,10 @@
 //! The blocks into which a receiver writes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use hostbuf_os::poison::IgnorePoison;
-use hostbuf_pool::{Block, Pool, PoolError, Producer, ProducerOptions, TakeError};
+use hostbuf_pool::{Block, BrokerRefusal, Pool, PoolError, Producer, ProducerOptions, TakeError};
 
 use super::options::MirrorReceiverOptions;
 use crate::refusal::MirrorRefusal;
@@ -21,13 +21,39 @@ const PAGE: u64 = 4096;
 pub(super) struct BlockSupply {
     pool: Pool,
     options: MirrorReceiverOptions,
-    producer: Mutex<Option<Arc<Producer>>>,
+    state: Mutex<SupplyState>,
+    /// Notified when a request for a segment has ended.
+    answered: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct SupplyState {
+    producer: Option<Arc<Producer>>,
+    /// True while a thread requests a segment from the broker, which may take as long as the
+    /// timeout of the pool. Nobody holds the lock meanwhile.
+    is_requested: bool,
+}
+
+/// A request for a segment. There is at most one at a time.
+struct SegmentRequest<'s> {
+    supply: &'s BlockSupply,
+}
+
+impl Drop for SegmentRequest<'_> {
+    fn drop(&mut self) {
+        self.supply.state().is_requested = false;
+        self.supply.answered.notify_all();
+    }
 }
 
 impl BlockSupply {
     /// Makes a supply without a segment, which the first frame makes.
     pub(super) fn new(pool: Pool, options: MirrorReceiverOptions) -> BlockSupply {
-        BlockSupply { pool, options, producer: Mutex::new(None) }
+        BlockSupply { pool, options, state: Mutex::default(), answered: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, SupplyState> {
+        self.state.lock().ignore_poison()
     }
 
     /// Takes a block of at least `length` bytes, for which it waits at most `limit`, or until
@@ -42,8 +68,8 @@ impl BlockSupply {
         is_over: &dyn Fn() -> bool,
     ) -> Result<Block, MirrorRefusal> {
         let refused = |error: PoolError| MirrorRefusal::Pool { why: error.to_string() };
-        let producer = self.producer(length).map_err(refused)?;
         let begun = Instant::now();
+        let producer = self.producer(length, limit, is_over)?;
         loop {
             let left = limit.saturating_sub(begun.elapsed());
             match producer.take_timeout(left.min(CHECK_INTERVAL)) {
@@ -58,28 +84,70 @@ impl BlockSupply {
         }
     }
 
-    /// Returns a producer with blocks of at least `length` bytes.
-    fn producer(&self, length: u64) -> Result<Arc<Producer>, PoolError> {
-        let mut present = self.producer.lock().ignore_poison();
-        if let Some(producer) = &*present
-            && producer.block_bytes() >= length
-        {
-            return Ok(producer.clone());
+    /// Returns a producer with blocks of at least `length` bytes. While another thread requests
+    /// one, it waits at most `limit`, or until `is_over`.
+    fn producer(
+        &self,
+        length: u64,
+        limit: Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Arc<Producer>, MirrorRefusal> {
+        let begun = Instant::now();
+        let mut state = self.state();
+        loop {
+            if let Some(producer) = &state.producer
+                && producer.block_bytes() >= length
+            {
+                return Ok(producer.clone());
+            }
+            if !state.is_requested {
+                break;
+            }
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() || is_over() {
+                let why = "the pool's broker has not answered an earlier request for longer blocks yet";
+                return Err(MirrorRefusal::Pool { why: why.into() });
+            }
+            state = self.answered.wait_timeout(state, left.min(CHECK_INTERVAL)).ignore_poison().0;
         }
-        // Frames that grow little by little do not need a segment each.
-        let twice = present.as_ref().map_or(0, |producer| producer.block_bytes() * 2);
-        let length = length.max(twice.min(self.options.most() / PAGE * PAGE));
-        // The blocks of the segment before are free for the new one, as far as nobody reads them.
-        *present = None;
-        let producer = Arc::new(self.pool.producer(&self.producer_options(length))?);
-        *present = Some(producer.clone());
+        state.is_requested = true;
+        let present = state.producer.clone();
+        drop(state);
+        let _request = SegmentRequest { supply: self };
+        let producer = self.request(length, present);
+        let producer = producer.map_err(|error| MirrorRefusal::Pool { why: error.to_string() })?;
+        // Dropping a producer writes to the broker, so the lock is not held.
+        let previous = self.state().producer.replace(producer.clone());
+        drop(previous);
         Ok(producer)
+    }
+
+    /// Requests a segment with blocks of at least `length` bytes. It gives the present one up
+    /// before only if there is no space for both.
+    fn request(&self, length: u64, present: Option<Arc<Producer>>) -> Result<Arc<Producer>, PoolError> {
+        let (block_bytes, bytes) = present.as_ref().map_or((0, 0), |producer| {
+            (producer.block_bytes(), producer.block_bytes() * u64::from(producer.blocks()))
+        });
+        // Frames that grow little by little do not need a segment each.
+        let length = length.max((block_bytes * 2).min(self.options.most() / PAGE * PAGE));
+        let options = self.producer_options(length);
+        if bytes + options.block_bytes * u64::from(options.blocks) <= self.options.limit {
+            match self.pool.producer(&options) {
+                Err(PoolError::Refused(BrokerRefusal::NoSpace { .. })) if present.is_some() => {}
+                granted => return granted.map(Arc::new),
+            }
+        }
+        // The blocks of the segment before are free for the new one, as far as nobody reads them.
+        let given_up = self.state().producer.take();
+        drop((present, given_up));
+        self.pool.producer(&options).map(Arc::new)
     }
 
     fn producer_options(&self, length: u64) -> ProducerOptions {
         let MirrorReceiverOptions { block_bytes, blocks, retain, limit, readers, stream, .. } = &self.options;
         let bytes = length.max(*block_bytes).next_multiple_of(PAGE);
-        let blocks = (*blocks).min(u32::try_from(limit / bytes).unwrap_or(u32::MAX)).max(2);
+        let most = u32::try_from(limit / bytes).unwrap_or(u32::MAX).min(ProducerOptions::MAX_BLOCKS);
+        let blocks = (*blocks).min(most).max(2);
         // One reader may hold all copies: the sender's deadline bounds what that costs.
         let options = ProducerOptions::new(bytes, blocks).readers(*readers).quota(blocks).stream(stream);
         match retain {

@@ -3,8 +3,10 @@
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
+use std::sync::Mutex;
 use std::time::Instant;
 
+use hostbuf_os::poison::IgnorePoison;
 use hostbuf_pool::Block;
 use hostbuf_rdma::{ReadAddress, ReadConnection, ReadDevice};
 use hostbuf_register::Access;
@@ -21,6 +23,8 @@ pub(super) struct FrameReader {
     device: Option<ReadDevice>,
     /// The times at which the device is asked again that has refused the receiver's memory.
     retry: RegistrationRetry,
+    /// The last reason why bytes were not read by RDMA.
+    tcp_reason: Mutex<Option<String>>,
 }
 
 /// The receiver's end of a connection by which it reads frames.
@@ -34,22 +38,40 @@ pub(super) struct FrameReads {
 impl FrameReader {
     /// Makes the reader for the device of the options.
     pub(super) fn new(options: &MirrorReceiverOptions) -> FrameReader {
-        FrameReader { device: options.rdma.clone(), retry: RegistrationRetry::default() }
+        let retry = RegistrationRetry::default();
+        FrameReader { device: options.rdma.clone(), retry, tcp_reason: Mutex::default() }
     }
 
     /// Makes an end of a connection to the sender's end. Returns `None` if one of them has no
     /// device, or if the device has refused the receiver's memory repeatedly and lately.
     pub(super) fn accept(&self, other: &ReadEndpoint) -> Option<FrameReads> {
-        let device = self.device.as_ref().filter(|_| self.retry.is_due(Instant::now()))?;
-        let other = ReadAddress::from_bytes(other)?;
+        let device = self.device.as_ref()?;
+        if !self.retry.is_due(Instant::now()) {
+            // The refusals have set the reason.
+            return None;
+        }
+        let Some(other) = ReadAddress::from_bytes(other) else {
+            self.use_tcp("the sender does not use RDMA".into());
+            return None;
+        };
         let connected = device.prepare().and_then(|own| own.connect(other).map(|()| own));
         match connected {
             Ok(connection) => Some(FrameReads { connection: Some(connection), device: device.clone() }),
             Err(error) => {
-                tracing::warn!(%error, "a mirror receives by TCP alone");
+                self.use_tcp(error.to_string());
                 None
             }
         }
+    }
+
+    /// Returns the last reason why bytes were not read by RDMA although there is a device.
+    pub(super) fn tcp_reason(&self) -> Option<String> {
+        self.tcp_reason.lock().ignore_poison().clone()
+    }
+
+    fn use_tcp(&self, why: String) {
+        tracing::warn!(why, "a mirror receives by TCP");
+        *self.tcp_reason.lock().ignore_poison() = Some(why);
     }
 
     /// Reads the first `length` bytes of a block from the sender's memory. `is_over` tells whether
@@ -67,7 +89,7 @@ impl FrameReader {
     ) -> io::Result<()> {
         let key = block.register(reads.device.registrar(), Access::WRITE).map_err(|error| {
             // The sender connects again, and sends by TCP if there are no reads.
-            tracing::warn!(%error, "a mirror cannot read a frame by RDMA");
+            self.use_tcp(error.to_string());
             self.retry.refuse(Instant::now());
             io::Error::other(error)
         })?;

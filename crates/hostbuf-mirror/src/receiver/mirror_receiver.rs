@@ -1,5 +1,6 @@
 //! A receiver of blocks of other hosts.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 
@@ -45,7 +46,8 @@ impl MirrorReceiver {
     ) -> Result<MirrorReceiver, MirrorError> {
         options.check()?;
         let listening = || format!("listening at {address:?} on {}", process::host_name());
-        let listener = TcpListener::bind(&address).map_err(MirrorError::os(listening()))?;
+        let listener =
+            TcpListener::bind(&address).map_err(with_remedy).map_err(MirrorError::os(listening()))?;
         listener.set_nonblocking(true).map_err(MirrorError::os(listening()))?;
         let own = listener.local_addr().map_err(MirrorError::os(listening()))?;
         let identity = process::random().map_err(MirrorError::os("drawing a random number"))?;
@@ -73,6 +75,26 @@ impl MirrorReceiver {
     pub fn counters(&self) -> ReceiverCounters {
         self.shared.state().counters()
     }
+
+    /// Returns the last reason why the bytes of frames came by TCP although the receiver has an
+    /// RDMA device. Returns `None` if there was no such reason, and if the receiver has no device.
+    #[must_use]
+    pub fn tcp_reason(&self) -> Option<String> {
+        self.shared.reader.tcp_reason()
+    }
+}
+
+/// Adds the remedy to an error of `bind(2)`.
+fn with_remedy(error: io::Error) -> io::Error {
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => "end the program that listens there, or choose another port",
+        io::ErrorKind::AddrNotAvailable => {
+            "choose an address of this host, or 0.0.0.0 or [::] for all of its addresses"
+        }
+        io::ErrorKind::PermissionDenied => "choose a port from 1024 to 65535",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{error}; {remedy}"))
 }
 
 impl std::fmt::Debug for MirrorReceiver {

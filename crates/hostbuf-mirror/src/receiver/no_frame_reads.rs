@@ -29,6 +29,10 @@ impl NoFrameReader {
         None
     }
 
+    pub(super) fn tcp_reason(&self) -> Option<String> {
+        None
+    }
+
     pub(super) fn read(
         &self,
         reads: &mut NoFrameReads,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hostbuf_pool::ProducerOptions;
+
 use crate::error::MirrorError;
 use crate::time_limit::check_time;
 
@@ -53,7 +55,7 @@ impl MirrorReceiverOptions {
             blocks: MirrorReceiverOptions::BLOCKS,
             retain: None,
             limit: MirrorReceiverOptions::LIMIT,
-            readers: hostbuf_pool::ProducerOptions::READERS,
+            readers: ProducerOptions::READERS,
             connections: MirrorReceiverOptions::CONNECTIONS,
             timeout: MirrorReceiverOptions::TIMEOUT,
             stream: "mirror".into(),
@@ -145,12 +147,13 @@ impl MirrorReceiverOptions {
         if !(1..=most).contains(&retain) {
             return invalid(format!("invalid number of retained blocks {retain}: expected 1 to {most}"));
         }
-        if self.block_bytes == 0 || self.block_bytes > self.most() {
+        if self.block_bytes == 0 {
+            return invalid("invalid block size 0: expected at least 1 byte".into());
+        }
+        if self.block_bytes > self.most() {
             return invalid(format!(
-                "invalid block size {} with a limit of {} bytes: expected 1 to {} (half of the limit)",
-                self.block_bytes,
-                self.limit,
-                self.most()
+                "invalid limit of {} bytes: expected at least two blocks of {} bytes",
+                self.limit, self.block_bytes
             ));
         }
         if self.connections == 0 {

@@ -35,13 +35,20 @@ pub struct ReceiverCounters {
     pub refused: u64,
 }
 
+/// A connection that was accepted and has not ended.
+#[derive(Debug)]
+struct AcceptedConnection {
+    stream: TcpStream,
+    /// True after the peer has sent its hello.
+    has_session: bool,
+}
+
 /// The state that the connections of a receiver share.
 #[derive(Debug, Default)]
 pub(super) struct ReceiverState {
     sessions: HashMap<u128, MirrorSession>,
     order: SourceOrder,
-    /// The sockets of all connections.
-    streams: HashMap<u64, TcpStream>,
+    connections: HashMap<u64, AcceptedConnection>,
     /// The number of the next connection. The first is 1.
     last_connection: u64,
     counters: ReceiverCounters,
@@ -51,28 +58,37 @@ pub(super) struct ReceiverState {
 impl ReceiverState {
     /// Returns the counts.
     pub(super) fn counters(&self) -> ReceiverCounters {
-        ReceiverCounters { connections: self.streams.len() as u64, ..self.counters }
+        ReceiverCounters { connections: self.connections.len() as u64, ..self.counters }
     }
 
-    /// Adds a connection, and returns its number, or `None` if there are `most` already.
+    /// Adds a connection, and returns its number. If there are `most` already, it ends the oldest
+    /// of those whose peer has not sent a hello, and returns `None` if there is no such connection:
+    /// peers that only connect keep no sender away.
     ///
     /// # Errors
     /// As `dup(2)`.
     pub(super) fn add_connection(&mut self, stream: &TcpStream, most: u32) -> io::Result<Option<u64>> {
-        if self.is_stopped || self.streams.len() >= most as usize {
+        let stream = stream.try_clone()?;
+        if self.connections.len() >= most as usize {
+            let silent = self.connections.iter().filter(|(_, open)| !open.has_session);
+            if let Some(oldest) = silent.map(|(number, _)| *number).min() {
+                self.remove_connection(oldest, true);
+            }
+        }
+        if self.is_stopped || self.connections.len() >= most as usize {
             self.counters.rejected += 1;
             return Ok(None);
         }
         self.last_connection += 1;
-        self.streams.insert(self.last_connection, stream.try_clone()?);
+        self.connections.insert(self.last_connection, AcceptedConnection { stream, has_session: false });
         Ok(Some(self.last_connection))
     }
 
     /// Removes a connection.
     pub(super) fn remove_connection(&mut self, connection: u64, broke_the_protocol: bool) {
         // A forked child of this process may have the descriptor, and would keep the peer waiting.
-        if let Some(stream) = self.streams.remove(&connection) {
-            let _ = stream.shutdown(Shutdown::Both);
+        if let Some(open) = self.connections.remove(&connection) {
+            let _ = open.stream.shutdown(Shutdown::Both);
         }
         self.counters.rejected += u64::from(broke_the_protocol);
         for session in self.sessions.values_mut().filter(|session| session.connection == connection) {
@@ -83,8 +99,8 @@ impl ReceiverState {
     /// Ends all connections.
     pub(super) fn stop(&mut self) {
         self.is_stopped = true;
-        for stream in self.streams.values() {
-            let _ = stream.shutdown(Shutdown::Both);
+        for open in self.connections.values() {
+            let _ = open.stream.shutdown(Shutdown::Both);
         }
     }
 
@@ -93,7 +109,7 @@ impl ReceiverState {
     /// missed.
     ///
     /// # Errors
-    /// As `dup(2)`.
+    /// As `dup(2)`; `ECONNABORTED` if the connection was ended for another one.
     pub(super) fn begin_session(
         &mut self,
         hello: &SenderHello,
@@ -101,6 +117,8 @@ impl ReceiverState {
         stream: &TcpStream,
     ) -> io::Result<(u64, Vec<FrameAnswer>)> {
         let stream = stream.try_clone()?;
+        let open = self.connections.get_mut(&connection);
+        open.ok_or(io::ErrorKind::ConnectionAborted)?.has_session = true;
         if !self.sessions.contains_key(&hello.session) {
             self.forget_old_sessions();
         }

@@ -103,8 +103,16 @@ impl MirrorConnection {
     /// Makes the state of writing a frame.
     fn write_of(&mut self, frame: QueuedFrame, queue: &FrameQueue) -> FrameWrite {
         let offered = self.offers.as_mut().map(|offers| offers.offer(&frame));
-        let (source, is_copy) = offered.unwrap_or((FrameSource::Stream, false));
-        let counters = &mut queue.state().counters;
+        let mut state = queue.state();
+        let (source, is_copy) = match offered {
+            Some(Ok(offered)) => offered,
+            Some(Err(why)) => {
+                state.use_tcp(why);
+                (FrameSource::Stream, false)
+            }
+            None => (FrameSource::Stream, false),
+        };
+        let counters = &mut state.counters;
         match source {
             FrameSource::Stream => counters.streamed += 1,
             FrameSource::Memory { .. } if is_copy => counters.copied += 1,

@@ -53,17 +53,13 @@ impl OfferedMemory {
     }
 
     /// Makes one end of a connection, if there is a device.
-    pub(super) fn prepare(&self) -> Option<FrameOffers> {
-        let memory = self.0.as_ref()?;
-        match memory.device.prepare() {
-            Ok(connection) => {
-                Some(FrameOffers { connection, offered: OfferedFrames::new(), memory: memory.clone() })
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a mirror sends by TCP alone");
-                None
-            }
-        }
+    ///
+    /// # Errors
+    /// The reason why the device has none.
+    pub(super) fn prepare(&self) -> Result<Option<FrameOffers>, String> {
+        let Some(memory) = &self.0 else { return Ok(None) };
+        let connection = memory.device.prepare().map_err(|error| error.to_string())?;
+        Ok(Some(FrameOffers { connection, offered: OfferedFrames::new(), memory: memory.clone() }))
     }
 }
 
@@ -73,29 +69,29 @@ impl FrameOffers {
         self.connection.address().to_bytes()
     }
 
-    /// Connects this end to that of the receiver. Returns whether the receiver can read.
-    pub(super) fn connect(&self, other: &ReadEndpoint) -> bool {
-        let Some(other) = ReadAddress::from_bytes(other) else {
-            tracing::info!("a mirror sends by TCP alone: the receiver does not use RDMA");
-            return false;
-        };
-        let connected = self.connection.connect(other);
-        if let Err(error) = &connected {
-            tracing::warn!(%error, "a mirror sends by TCP alone");
-        }
-        connected.is_ok()
+    /// Connects this end to that of the receiver.
+    ///
+    /// # Errors
+    /// The reason why the receiver cannot read.
+    pub(super) fn connect(&self, other: &ReadEndpoint) -> Result<(), String> {
+        let other = ReadAddress::from_bytes(other).ok_or("the receiver does not use RDMA")?;
+        self.connection.connect(other).map_err(|error| error.to_string())
     }
 
-    /// Lets the receiver read a frame, and returns the place of its bytes. It is the stream if the
-    /// device registers neither the frame nor a copy.
-    pub(super) fn offer(&mut self, frame: &QueuedFrame) -> (FrameSource, bool) {
-        let Some((source, copy)) = self.memory.expose(&frame.block) else {
-            return (FrameSource::Stream, false);
-        };
+    /// Lets the receiver read a frame, and returns the place of its bytes and whether they are a
+    /// copy. An empty frame has no place in memory.
+    ///
+    /// # Errors
+    /// The reason why the device registers neither the frame nor a copy.
+    pub(super) fn offer(&mut self, frame: &QueuedFrame) -> Result<(FrameSource, bool), String> {
+        if frame.block.len() == 0 {
+            return Ok((FrameSource::Stream, false));
+        }
+        let (source, copy) = self.memory.expose(&frame.block)?;
         let is_copy = copy.is_some();
         let hold = OfferedMemoryHold { _block: frame.block.clone(), _copy: copy };
         self.offered.push(frame.number, hold);
-        (source, is_copy)
+        Ok((source, is_copy))
     }
 
     /// Ends the offers up to frame `number`, which the receiver has answered.
@@ -116,16 +112,16 @@ impl FrameOffers {
 
 impl SenderMemory {
     /// Returns the place of the bytes of a block, or of a copy, and the copy.
-    fn expose(&self, block: &BlockRef) -> Option<(FrameSource, Option<Pinned<Verbs>>)> {
-        if block.len() == 0 {
-            return None;
-        }
+    ///
+    /// # Errors
+    /// The reason why the device registers neither of them.
+    fn expose(&self, block: &BlockRef) -> Result<(FrameSource, Option<Pinned<Verbs>>), String> {
         if self.retry.is_due(Instant::now()) {
             match block.register(self.device.registrar(), Access::REMOTE_READ) {
                 Ok(key) => {
                     self.retry.accept();
                     let address = block.as_ptr() as u64;
-                    return Some((FrameSource::Memory { address, remote_key: key.rkey }, None));
+                    return Ok((FrameSource::Memory { address, remote_key: key.rkey }, None));
                 }
                 Err(error) => {
                     tracing::info!(%error, "a mirror copies a frame for RDMA");
@@ -133,16 +129,9 @@ impl SenderMemory {
                 }
             }
         }
-        match self.copies.allocate(block.len()) {
-            Ok(mut copy) => {
-                copy.copy_from_slice(block.as_slice());
-                let address = copy.as_ptr() as u64;
-                Some((FrameSource::Memory { address, remote_key: copy.key().rkey }, Some(copy)))
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a mirror sends a frame by TCP");
-                None
-            }
-        }
+        let mut copy = self.copies.allocate(block.len()).map_err(|error| error.to_string())?;
+        copy.copy_from_slice(block.as_slice());
+        let address = copy.as_ptr() as u64;
+        Ok((FrameSource::Memory { address, remote_key: copy.key().rkey }, Some(copy)))
     }
 }

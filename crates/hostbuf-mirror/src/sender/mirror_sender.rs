@@ -43,7 +43,8 @@ impl MirrorSender {
     ) -> Result<MirrorSender, MirrorError> {
         options.check()?;
         let unreachable = |why: String| MirrorError::Unreachable { peer: format!("{address:?}"), why };
-        let peers = address.to_socket_addrs().map_err(|error| unreachable(error.to_string()))?;
+        let peers =
+            address.to_socket_addrs().map_err(|error| unreachable(format!("{error}; check the address")))?;
         let mut failure = unreachable("the name has no address".into());
         for peer in peers {
             let session = process::random().map_err(MirrorError::os("drawing a random number"))?;
@@ -59,7 +60,11 @@ impl MirrorSender {
                     return Ok(MirrorSender { queue, window, known, thread, process });
                 }
                 Err(error) => {
-                    failure = MirrorError::Unreachable { peer: peer.to_string(), why: error.to_string() };
+                    let mut why = error.to_string();
+                    if error.is_refused() {
+                        why += "; start the receiver there first";
+                    }
+                    failure = MirrorError::Unreachable { peer: peer.to_string(), why };
                 }
             }
         }
@@ -83,6 +88,13 @@ impl MirrorSender {
     #[must_use]
     pub fn counters(&self) -> SenderCounters {
         self.queue.state().counters
+    }
+
+    /// Returns the last reason why the bytes of frames went by TCP although the sender has an RDMA
+    /// device. Returns `None` if there was no such reason, and if the sender has no device.
+    #[must_use]
+    pub fn tcp_reason(&self) -> Option<String> {
+        self.queue.state().tcp_reason.clone()
     }
 
     /// Sends the block of a token, waits until the receiver has published its copy, and returns the

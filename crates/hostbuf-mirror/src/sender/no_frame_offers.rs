@@ -20,8 +20,8 @@ impl NoOfferedMemory {
         NoOfferedMemory
     }
 
-    pub(super) fn prepare(&self) -> Option<NoFrameOffers> {
-        None
+    pub(super) fn prepare(&self) -> Result<Option<NoFrameOffers>, String> {
+        Ok(None)
     }
 }
 
@@ -30,11 +30,11 @@ impl NoFrameOffers {
         match *self {}
     }
 
-    pub(super) fn connect(&self, _other: &ReadEndpoint) -> bool {
+    pub(super) fn connect(&self, _other: &ReadEndpoint) -> Result<(), String> {
         match *self {}
     }
 
-    pub(super) fn offer(&mut self, _frame: &QueuedFrame) -> (FrameSource, bool) {
+    pub(super) fn offer(&mut self, _frame: &QueuedFrame) -> Result<(FrameSource, bool), String> {
         match *self {}
     }
 

@@ -33,6 +33,13 @@ pub(super) enum OpenFailure {
     Closed,
 }
 
+impl OpenFailure {
+    /// Returns whether no program listens at the address.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self, OpenFailure::Os(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
 impl std::fmt::Display for OpenFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -44,6 +44,8 @@ pub(super) struct QueueState {
     pub(super) counters: SenderCounters,
     /// The reason why there is no connection.
     pub(super) lost: Option<String>,
+    /// The last reason why bytes were not offered to RDMA reads.
+    pub(super) tcp_reason: Option<String>,
     pub(super) is_closed: bool,
 }
 
@@ -69,6 +71,7 @@ impl FrameQueue {
             receiver: (0, u64::MAX),
             counters: SenderCounters::default(),
             lost: None,
+            tcp_reason: None,
             is_closed: false,
         };
         FrameQueue { state: Mutex::new(state), left: Condvar::new(), wake, session }
@@ -205,6 +208,13 @@ impl QueueState {
     /// Returns the number of the last frame whose answer is not needed any more.
     pub(super) fn answered(&self) -> u64 {
         self.answered
+    }
+
+    /// Notes the reason why the bytes of one frame, or of all frames of a connection, go by TCP
+    /// although there is an RDMA device.
+    pub(super) fn use_tcp(&mut self, why: String) {
+        tracing::warn!(peer = %self.peer, why, "a mirror sends by TCP");
+        self.tcp_reason = Some(why);
     }
 
     /// Forgets how much of each frame a lost connection was given.

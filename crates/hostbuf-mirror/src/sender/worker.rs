@@ -105,12 +105,16 @@ impl SenderWorker {
     /// Makes an end of a connection for reads by RDMA, unless they have failed lately: the network
     /// of the devices may be another one than that of the stream.
     fn prepare_offers(&mut self) -> Option<FrameOffers> {
-        if self.failed_reads < MAX_FAILED_READS {
-            return self.memory.prepare();
-        }
-        tracing::warn!("a mirror sends by TCP: the receiver could not read by RDMA");
-        self.failed_reads = 0;
-        None
+        let prepared = if self.failed_reads < MAX_FAILED_READS {
+            self.memory.prepare()
+        } else {
+            self.failed_reads = 0;
+            Err(format!("the receiver could read nothing by RDMA on {MAX_FAILED_READS} connections"))
+        };
+        prepared.unwrap_or_else(|why| {
+            self.queue.state().use_tcp(why);
+            None
+        })
     }
 
     fn open(&mut self) -> Result<(), OpenFailure> {
@@ -141,7 +145,10 @@ impl SenderWorker {
         }
         tracing::debug!(%peer, is_restarted, settled = hello.settled, "a mirror is connected");
         queue.refuse_longer(hello.most);
-        let offers = offers.filter(|offers| offers.connect(&hello.reads));
+        let offers = offers.filter(|offers| {
+            let connected = offers.connect(&hello.reads);
+            connected.map_err(|why| queue.state().use_tcp(why)).is_ok()
+        });
         self.connection = Some(MirrorConnection::new(stream, hello.settled, offers));
         self.pause = FIRST_PAUSE;
         Ok(())

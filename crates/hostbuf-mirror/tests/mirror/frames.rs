@@ -127,8 +127,9 @@ fn longer_frames_get_a_segment_of_longer_blocks_up_to_the_limit() {
 
 #[test]
 fn a_pool_without_memory_refuses_and_the_next_frame_is_served() {
-    // A private pool has less memory than this limit.
-    let hosts = TwoHosts::new(MirrorReceiverOptions::new().limit(1 << 50).blocks(1 << 20));
+    // A host has less memory than all of these blocks.
+    let options = MirrorReceiverOptions::new().limit(1 << 50).blocks(1 << 16).block_bytes(1 << 30);
+    let hosts = TwoHosts::new(options);
     let (sender, producer) = (hosts.sender(), hosts.producer(100_000, 4));
     let error = sender.send(&hosts.here, &publish(&producer, 0), soon()).expect_err("not so much");
     let is_pool = matches!(&error, MirrorError::Refused { refusal: MirrorRefusal::Pool { .. }, .. });

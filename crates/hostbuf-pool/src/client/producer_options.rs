@@ -1,7 +1,7 @@
 //! The options of a producer.
 
 use crate::error::{InvalidGeometry, PoolError};
-use crate::segment::SegmentGeometry;
+use crate::segment::{MAX_BLOCKS, SegmentGeometry};
 use crate::wire::SegmentTerms;
 
 /// The options of a producer.
@@ -29,6 +29,8 @@ pub struct ProducerOptions {
 impl ProducerOptions {
     /// The default of [`readers`](ProducerOptions::readers).
     pub const READERS: u32 = 8;
+    /// The largest number of blocks.
+    pub const MAX_BLOCKS: u32 = MAX_BLOCKS;
 
     /// Makes the default options for `blocks` blocks of `block_bytes` bytes.
     #[must_use]

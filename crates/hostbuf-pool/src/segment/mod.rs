@@ -27,7 +27,7 @@ pub(crate) use client_entry::{ClientEntry, ClientIdentity};
 pub(crate) use data_view::DataView;
 #[cfg(feature = "cuda")]
 pub(crate) use event_handles::{EventHandle, read_handles, write_handles};
-pub(crate) use geometry::{BLOCK_UNIT, SegmentGeometry};
+pub(crate) use geometry::{BLOCK_UNIT, MAX_BLOCKS, SegmentGeometry};
 pub(crate) use row_view::RowView;
 pub(crate) use segment_file::{SegmentFile, ViewAccess};
 pub(crate) use space_event::SpaceEvent;

@@ -69,10 +69,16 @@ fn option(page: &mut String, argument: &Arg) {
     names.extend(argument.get_long_and_visible_aliases().into_iter().flatten().map(|l| format!("--{l}")));
     let names: Vec<_> = names.iter().map(|name| format!("\\fB{}\\fR", escaped(name))).collect();
     let takes = argument.get_action().takes_values().then(|| format!("\\fI{}\\fR", value(argument)));
-    let head: Vec<_> =
-        [names.join(", "), takes.unwrap_or_default()].into_iter().filter(|w| !w.is_empty()).collect();
+    let head = match takes {
+        // A value that may be left out follows the equals sign.
+        Some(value) if argument.is_require_equals_set() => format!("{}[={value}]", names.join(", ")),
+        Some(value) => {
+            [names.join(", "), value].into_iter().filter(|w| !w.is_empty()).collect::<Vec<_>>().join(" ")
+        }
+        None => names.join(", "),
+    };
     let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
-    write!(page, ".TP\n{}\n{}\n", head.join(" "), text(&help)).expect("it is a string");
+    write!(page, ".TP\n{}\n{}\n", head, text(&help)).expect("it is a string");
     if !argument.get_action().takes_values() || argument.is_hide_possible_values_set() {
         return;
     }
