@@ -179,6 +179,9 @@ fn a_service_manager_passes_its_socket() {
     let broker = RunningBroker::spawn(name.clone(), &mut command);
     assert!(broker.line.contains(&format!("listening on @{name} (limit")), "{}", broker.line);
     assert!(broker.connect("client").producer(&small_blocks("camera")).is_ok());
+    // Not the process that has opened the socket.
+    let second = CommandOutput::of(Command::new(hostbuf()).args(["broker", "--name", &name]));
+    one_line(&second, 85, &[&format!("process {} (hostbuf) listens there already", broker.pid())]);
     // A client that connects between two brokers waits for the second one.
     broker.signal(Signal::SIGTERM);
     assert_eq!(broker.wait().0.code(), Some(0));
@@ -287,7 +290,7 @@ fn a_broker_without_descriptors_does_not_start() {
 #[test]
 fn connecting_to_a_stopped_broker_ends_in_time() {
     let broker = RunningBroker::start("full", &[]);
-    broker.signal(Signal::SIGSTOP);
+    broker.stop();
     let doctor = || {
         let mut command = Command::new(hostbuf());
         CommandOutput::of(command.arg("doctor").env("HOSTBUF_POOL", broker.variable())).stdout
@@ -298,7 +301,9 @@ fn connecting_to_a_stopped_broker_ends_in_time() {
     let limit = Duration::from_millis(300);
     let connect = || Pool::connect(broker.options("client").timeout(limit)).map(drop);
     let timeout = |result| matches!(result, Err(PoolError::Timeout { limit: after, .. }) if after == limit);
-    assert!(timeout(connect()), "the broker answers no hello");
+    let error = connect().expect_err("the broker answers no hello");
+    assert!(error.to_string().contains(&format!("(process {}) has not answered", broker.pid())), "{error}");
+    assert!(timeout(Err(error)));
     let mut kept = Vec::new();
     while let Ok(connection) = socket::connect(&broker.name, Some(Duration::ZERO)) {
         kept.push(connection);
@@ -311,7 +316,7 @@ fn connecting_to_a_stopped_broker_ends_in_time() {
     let second = CommandOutput::of(Command::new(hostbuf()).args(["broker", "--name", &broker.name]));
     one_line(&second, 85, &["another process listens there already"]);
     let stat = CommandOutput::of(Command::new(hostbuf()).arg("stat").env("HOSTBUF_POOL", broker.variable()));
-    assert!(stat.status == 1 && stat.stdout.contains("continue or end its process"), "{stat:?}");
+    assert!(stat.status == 1 && stat.stdout.contains("find its process with ss -xlp"), "{stat:?}");
     drop(kept);
     broker.signal(Signal::SIGCONT);
     eventually("the broker serves again", SOON, || connect().is_ok());
@@ -324,7 +329,7 @@ fn requests_to_a_stopped_broker_end_in_time() {
     let client = Pool::connect(broker.options("client").timeout(limit)).expect("the broker listens");
     let producers: Vec<_> =
         (0..8).map(|_| client.producer(&ProducerOptions::new(4096, 2)).expect("there is memory")).collect();
-    broker.signal(Signal::SIGSTOP);
+    broker.stop();
     // More requests than the socket has room for, which the broker does not read.
     std::thread::scope(|scope| {
         let requests: Vec<_> = (0..600).map(|_| scope.spawn(|| client.status().is_err())).collect();

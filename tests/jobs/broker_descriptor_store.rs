@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::running_broker::{RunningBroker, SOON, socket_name};
+use crate::stopped_child::stop_child;
 
 /// A service manager with its notification socket.
 struct Manager {
@@ -108,7 +109,7 @@ fn a_restarted_broker_counts_what_is_in_the_store() {
 
     // The client cannot report what it has.
     let client_pid = Pid::from_raw(client.id() as i32);
-    kill(client_pid, Signal::SIGSTOP).expect("it runs");
+    stop_child(client.id());
     broker.signal(Signal::SIGKILL);
     broker.wait();
     let broker = manager.start(&name, Some((&stored_name, stored.try_clone().expect("a descriptor"))));

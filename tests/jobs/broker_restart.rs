@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::running_broker::{RunningBroker, SOON, socket_name};
+use crate::stopped_child::stop_child;
 
 /// A process that is killed on drop, also while it is stopped.
 struct StoppableChild(Child);
@@ -47,7 +48,7 @@ fn a_stream_keeps_its_name_if_a_reader_reports_it_first() {
     let viewer = Pool::connect(PoolOptions::new("viewer").mode(PoolMode::Required).path(&path));
     let viewer = viewer.expect("the broker listens");
     let _block = viewer.acquire(&token).expect("it is published");
-    camera.signal(Signal::SIGSTOP);
+    stop_child(camera.0.id());
     drop(broker);
     let _successor = start(&name, &path);
     let segment = || {

@@ -43,6 +43,7 @@ mod slurm;
 mod space;
 mod stack_limit;
 mod start_timeout;
+mod stopped_child;
 mod topology;
 mod untrusted_clients;
 mod without_buffer;

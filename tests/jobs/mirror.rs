@@ -230,7 +230,9 @@ const LOST_RESET: &str = r#"
 queues() { on $1 "cat /proc/net/tcp" | awk '$4 == "01" && ($2 $3) ~ /:1CE8/ { print $5 }'; }
 seen() {
     [ $1 = 1 ] || { release; return; }
-    on h0 'kill -STOP $(cat /run/receiver)'
+    # The first thread that sees the signal stops the others, which may receive a frame before.
+    on h0 'pid=$(cat /run/receiver); kill -STOP $pid
+        while grep -h ^State: /proc/$pid/task/*/status | grep -qv "T (stopped)"; do :; done'
     release
     until [[ $(queues h0) =~ :0000F... ]]; do :; done
     until [[ $(queues h1) == 00000000:* ]]; do :; done

@@ -83,7 +83,7 @@ fn a_missing_and_a_stopped_broker_take_one_line() {
     let text = stat_without(&missing);
     assert!(text.contains(&format!("pool {missing}\n  ! there is no broker at {missing}")), "{text}");
     let broker = RunningBroker::start("stopped", &[]);
-    broker.signal(Signal::SIGSTOP);
+    broker.stop();
     let text = stat_without(&broker.variable());
     broker.signal(Signal::SIGCONT);
     assert!(text.contains("has not answered for 2 s"), "{text}");

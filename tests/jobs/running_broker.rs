@@ -9,6 +9,8 @@ use hostbuf_tests::hostbuf;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::stopped_child::stop_child;
+
 /// The time within which a broker reacts, also on a machine without free cores.
 pub const SOON: Duration = Duration::from_secs(20);
 
@@ -70,6 +72,11 @@ impl RunningBroker {
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).expect("it runs");
+    }
+
+    /// Stops the broker, and waits until it runs no more.
+    pub fn stop(&self) {
+        stop_child(self.child.id());
     }
 
     /// Waits for the end of the broker, and returns its status and what it has printed after its

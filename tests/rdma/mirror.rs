@@ -69,13 +69,13 @@ hostbuf mirror: frames by RDMA: 4, by TCP: 0
 frame 0 0
 frame 1 0
 frame 2 0
-hostbuf mirror: connected to 10.9.0.2:7400 (TCP: the receiver does not use RDMA)
-hostbuf mirror: frames by RDMA: 0, by TCP: 3 (the last reason for TCP: the receiver does not use RDMA)
+hostbuf mirror: connected to 10.9.0.2:7400 (TCP: the receiver offers no RDMA: it uses no device, or its device has refused)
+hostbuf mirror: frames by RDMA: 0, by TCP: 3 (the last reason for TCP: the receiver offers no RDMA: it uses no device, or its device has refused)
 hostbuf mirror: listening at 10.9.0.2:7400 (limit 240 MiB)
 frame 0 0
 frame 1 0
 hostbuf mirror: listening at 10.9.0.2:7400 (limit 240 MiB, RDMA on rxe0)
-hostbuf mirror: frames by RDMA: 0, by TCP: 2 (the last reason for TCP: the sender does not use RDMA)
+hostbuf mirror: frames by RDMA: 0, by TCP: 2 (the last reason for TCP: the sender offers no RDMA: it uses no device, or its device has refused)
 hostbuf mirror: no RDMA device is called "mlx5_0"; there are rxe0
 status 2"#;
     assert_eq!(lines.join("\n"), expected);

@@ -111,7 +111,7 @@ mod tests {
             (PoolError::Refused(BrokerRefusal::UnknownSegment), S::HOSTBUF_GONE),
             (PoolError::Refused(BrokerRefusal::NoRow { readers: 1 }), S::HOSTBUF_REFUSED),
             (PoolError::Refused(BrokerRefusal::Failed(text())), S::HOSTBUF_REFUSED),
-            (PoolError::Timeout { doing: text(), limit: Duration::ZERO }, S::HOSTBUF_TIMEOUT),
+            (PoolError::Timeout { doing: text(), broker: None, limit: Duration::ZERO }, S::HOSTBUF_TIMEOUT),
             (PoolError::Invalid { what: text() }, S::HOSTBUF_INVALID),
             (PoolError::Forked, S::HOSTBUF_FORKED),
             (PoolError::Os { doing: text(), source: no_memory }, S::HOSTBUF_NO_SPACE),

@@ -143,6 +143,8 @@ pub enum PoolError {
     Timeout {
         /// The operation.
         doing: String,
+        /// The process of the broker, if it is known and visible here.
+        broker: Option<i32>,
         /// The time.
         limit: Duration,
     },
@@ -184,13 +186,20 @@ impl fmt::Display for PoolError {
                 "the pool's broker on {} has ended: start another one (hostbuf broker)",
                 process::host_name()
             ),
-            PoolError::Timeout { doing, limit } => write!(
-                f,
-                "{doing}: the pool's broker on {} has not answered for {} s: continue or end its process, which hostbuf doctor \
-                 names",
-                process::host_name(),
-                limit.as_secs_f32()
-            ),
+            PoolError::Timeout { doing, broker, limit } => {
+                let (host, seconds) = (process::host_name(), limit.as_secs_f32());
+                write!(f, "{doing}: the pool's broker on {host}")?;
+                match broker {
+                    Some(pid) => write!(
+                        f,
+                        " (process {pid}) has not answered for {seconds} s: continue it (kill -CONT {pid}) or end it"
+                    ),
+                    None => write!(
+                        f,
+                        " has not answered for {seconds} s: find its process with ss -xlp, and continue or end it"
+                    ),
+                }
+            }
             PoolError::Invalid { what } => f.write_str(what),
             PoolError::Forked => f.write_str(
                 "a forked child has no part in the pools of its parent: connect to the pool in the child",

@@ -29,18 +29,20 @@ unused. hostbuf stat shows the pool, its clients, and the holders of each block.
 pub(crate) struct BrokerArguments {
     /// Make at most this much memory for all clients together: 512M, 1G
     #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, default_value = "1G")]
+    #[arg(allow_negative_numbers = true)]
     limit: Bytes,
     /// Make at most this much memory for one client. The default is 256M, or the limit if that is
     /// lower
-    #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other)]
+    #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, allow_negative_numbers = true)]
     per_client: Option<Bytes>,
     /// Allow at most this much memory of GPUs for all clients together: 512M, 1G, or 0 for none.
     /// The clients allocate this memory, and the broker counts it
     #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, default_value = "1G")]
+    #[arg(allow_negative_numbers = true)]
     gpu_limit: Bytes,
     /// Allow at most this much memory of GPUs for one client. The default is 256M, or the limit if
     /// that is lower
-    #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other)]
+    #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, allow_negative_numbers = true)]
     gpu_per_client: Option<Bytes>,
     /// End when there has been neither a client nor a segment for this time: 60, 60s; by default
     /// the broker stays

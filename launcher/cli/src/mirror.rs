@@ -47,7 +47,8 @@ pub(crate) struct MirrorArguments {
     #[arg(long, value_name = "ADDRESS:PORT", value_hint = ValueHint::Hostname, group = "side")]
     #[arg(value_parser = peer_address)]
     to: Option<PeerAddress>,
-    /// Use at most this much memory for copies; a frame has at most half of it: 512M, 1G
+    /// Use at most this much memory for the current blocks; a frame has at most half of it: 512M,
+    /// 1G
     #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, default_value = "240M")]
     #[arg(allow_negative_numbers = true, conflicts_with = "to")]
     limit: Bytes,
@@ -59,8 +60,9 @@ pub(crate) struct MirrorArguments {
     #[arg(long, value_name = "SECONDS", value_hint = ValueHint::Other, default_value = "10")]
     #[arg(value_parser = frame_time, allow_negative_numbers = true, conflicts_with = "listen")]
     deadline: Duration,
-    /// Transfer the bytes of frames by RDMA if the other side does so too, on the nearest device
-    /// or on DEVICE: --rdma, --rdma=mlx5_0. Else they go by TCP, and a line states the reason
+    /// Transfer the bytes of frames by RDMA, on the nearest device or on DEVICE, if the other side
+    /// also has --rdma: --rdma, --rdma=mlx5_0. Otherwise they go by TCP, and the sender prints the
+    /// reason
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::Other, num_args = 0..=1, require_equals = true)]
     rdma: Option<Option<String>>,
 }

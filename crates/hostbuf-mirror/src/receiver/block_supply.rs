@@ -105,7 +105,7 @@ impl BlockSupply {
             }
             let left = limit.saturating_sub(begun.elapsed());
             if left.is_zero() || is_over() {
-                let why = "the pool's broker has not answered an earlier request for longer blocks yet";
+                let why = "the pool's broker has not answered an earlier request for memory yet: continue or end the broker of the receiver's host";
                 return Err(MirrorRefusal::Pool { why: why.into() });
             }
             state = self.answered.wait_timeout(state, left.min(CHECK_INTERVAL)).ignore_poison().0;
@@ -122,8 +122,8 @@ impl BlockSupply {
         Ok(producer)
     }
 
-    /// Requests a segment with blocks of at least `length` bytes. It gives the present one up
-    /// before only if there is no space for both.
+    /// Requests a segment with blocks of at least `length` bytes. Gives the present one up first
+    /// only if there is space for the new one then, but not for both.
     fn request(&self, length: u64, present: Option<Arc<Producer>>) -> Result<Arc<Producer>, PoolError> {
         let (block_bytes, bytes) = present.as_ref().map_or((0, 0), |producer| {
             (producer.block_bytes(), producer.block_bytes() * u64::from(producer.blocks()))
@@ -131,9 +131,11 @@ impl BlockSupply {
         // Frames that grow little by little do not need a segment each.
         let length = length.max((block_bytes * 2).min(self.options.most() / PAGE * PAGE));
         let options = self.producer_options(length);
-        if bytes + options.block_bytes * u64::from(options.blocks) <= self.options.limit {
+        let requested = options.block_bytes * u64::from(options.blocks);
+        if bytes + requested <= self.options.limit {
             match self.pool.producer(&options) {
-                Err(PoolError::Refused(BrokerRefusal::NoSpace { .. })) if present.is_some() => {}
+                Err(PoolError::Refused(BrokerRefusal::NoSpace { available, .. }))
+                    if present.is_some() && requested <= available.saturating_add(bytes) => {}
                 granted => return granted.map(Arc::new),
             }
         }

@@ -51,7 +51,9 @@ impl FrameReader {
             return None;
         }
         let Some(other) = ReadAddress::from_bytes(other) else {
-            self.use_tcp("the sender does not use RDMA".into());
+            // A sender that gives RDMA up for a while has had a reason, such as a failed read.
+            let why = "the sender offers no RDMA: it uses no device, or its device has refused";
+            self.tcp_reason.lock().ignore_poison().get_or_insert_with(|| why.to_owned());
             return None;
         };
         let connected = device.prepare().and_then(|own| own.connect(other).map(|()| own));
@@ -99,7 +101,13 @@ impl FrameReader {
         };
         let bytes = &mut block.as_mut_slice()[..length as usize];
         let is_over = || is_over() || has_ended(stream);
-        let connection = connection.read(bytes, key, remote, until, &is_over).map_err(io::Error::other)?;
+        let read = connection.read(bytes, key, remote, until, &is_over);
+        let connection = read.map_err(|error| {
+            if !is_over() {
+                self.use_tcp(error.to_string());
+            }
+            io::Error::other(error)
+        })?;
         reads.connection = Some(connection);
         Ok(())
     }

@@ -23,7 +23,8 @@ pub struct ReceiverCounters {
     pub connections: u64,
     /// The number of connections that were accepted.
     pub accepted: u64,
-    /// The number of connections that were refused or that broke the protocol.
+    /// The number of connections that were refused, that broke the protocol, or that were ended for
+    /// another one before their first record.
     pub rejected: u64,
     /// The number of frames that were published.
     pub published: u64,

@@ -103,15 +103,15 @@ impl MirrorConnection {
     /// Makes the state of writing a frame.
     fn write_of(&mut self, frame: QueuedFrame, queue: &FrameQueue) -> FrameWrite {
         let offered = self.offers.as_mut().map(|offers| offers.offer(&frame));
-        let mut state = queue.state();
         let (source, is_copy) = match offered {
             Some(Ok(offered)) => offered,
             Some(Err(why)) => {
-                state.use_tcp(why);
+                queue.use_tcp(why);
                 (FrameSource::Stream, false)
             }
             None => (FrameSource::Stream, false),
         };
+        let mut state = queue.state();
         let counters = &mut state.counters;
         match source {
             FrameSource::Stream => counters.streamed += 1,

@@ -74,7 +74,8 @@ impl FrameOffers {
     /// # Errors
     /// The reason why the receiver cannot read.
     pub(super) fn connect(&self, other: &ReadEndpoint) -> Result<(), String> {
-        let other = ReadAddress::from_bytes(other).ok_or("the receiver does not use RDMA")?;
+        let other = ReadAddress::from_bytes(other)
+            .ok_or("the receiver offers no RDMA: it uses no device, or its device has refused")?;
         self.connection.connect(other).map_err(|error| error.to_string())
     }
 

@@ -77,6 +77,15 @@ impl FrameQueue {
         FrameQueue { state: Mutex::new(state), left: Condvar::new(), wake, session }
     }
 
+    /// Notes the reason why the bytes of one frame, or of all frames of a connection, go by TCP
+    /// although there is an RDMA device.
+    pub(super) fn use_tcp(&self, why: String) {
+        // Outside the lock: whoever reads the log may be slow.
+        let peer = self.state().peer;
+        tracing::warn!(%peer, why, "a mirror sends by TCP");
+        self.state().tcp_reason = Some(why);
+    }
+
     /// Returns the state.
     pub(super) fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().ignore_poison()
@@ -208,13 +217,6 @@ impl QueueState {
     /// Returns the number of the last frame whose answer is not needed any more.
     pub(super) fn answered(&self) -> u64 {
         self.answered
-    }
-
-    /// Notes the reason why the bytes of one frame, or of all frames of a connection, go by TCP
-    /// although there is an RDMA device.
-    pub(super) fn use_tcp(&mut self, why: String) {
-        tracing::warn!(peer = %self.peer, why, "a mirror sends by TCP");
-        self.tcp_reason = Some(why);
     }
 
     /// Forgets how much of each frame a lost connection was given.

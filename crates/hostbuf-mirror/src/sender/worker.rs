@@ -112,7 +112,7 @@ impl SenderWorker {
             Err(format!("the receiver could read nothing by RDMA on {MAX_FAILED_READS} connections"))
         };
         prepared.unwrap_or_else(|why| {
-            self.queue.state().use_tcp(why);
+            self.queue.use_tcp(why);
             None
         })
     }
@@ -147,7 +147,7 @@ impl SenderWorker {
         queue.refuse_longer(hello.most);
         let offers = offers.filter(|offers| {
             let connected = offers.connect(&hello.reads);
-            connected.map_err(|why| queue.state().use_tcp(why)).is_ok()
+            connected.map_err(|why| queue.use_tcp(why)).is_ok()
         });
         self.connection = Some(MirrorConnection::new(stream, hello.settled, offers));
         self.pause = FIRST_PAUSE;

@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use hostbuf_os::{process, socket};
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::socket::{SockType, UnixAddr, getsockname, getsockopt, sockopt};
+use nix::sys::socket::{Backlog, SockType, UnixAddr, getsockname, getsockopt, listen, sockopt};
 
 use super::options::BrokerOptions;
 use crate::error::PoolError;
@@ -153,9 +153,10 @@ fn check_activated(listener: &OwnedFd) -> Result<(), PoolError> {
             ),
         });
     }
-    fcntl(listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
-        .map(drop)
-        .map_err(PoolError::os("taking over a socket of the service manager"))
+    let taken_over = PoolError::os("taking over a socket of the service manager");
+    // Clients see the process that has called it last.
+    let listens_here = || listen(listener, Backlog::MAXCONN);
+    fcntl(listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).and_then(|_| listens_here()).map_err(taken_over)
 }
 
 /// Describes the address of a socket: `@NAME` or a path.

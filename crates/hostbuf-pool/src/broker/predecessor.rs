@@ -112,7 +112,7 @@ fn unreceived_descriptors(pid: i32, descriptor: &OsStr) -> io::Result<u64> {
 }
 
 /// Returns whether an error says nothing about a file or a process.
-fn is_shortage(error: &io::Error) -> bool {
+pub(super) fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 

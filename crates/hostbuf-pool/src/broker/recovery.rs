@@ -1,10 +1,11 @@
 //! The wait for the clients of an earlier broker.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::time::{Duration, Instant};
 
 use super::broker_tag::BrokerTag;
-use super::predecessor::{KnownProcess, process_with_segments, processes_with_segments};
+use super::predecessor::{KnownProcess, is_shortage, process_with_segments, processes_with_segments};
 
 /// The interval between two looks at the processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -14,8 +15,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Recovery {
     tag: BrokerTag,
-    /// `None` until all processes have been looked at.
-    waits_for: Option<Vec<KnownProcess>>,
+    /// The reason why they are unknown, until all processes have been looked at.
+    waits_for: Result<Vec<KnownProcess>, io::Error>,
     next_look: Instant,
 }
 
@@ -24,17 +25,22 @@ impl Recovery {
     /// there are none.
     pub(super) fn begin(tag: BrokerTag) -> Option<Recovery> {
         let waits_for = look(tag);
-        let is_over = waits_for.as_ref().is_some_and(Vec::is_empty);
+        let is_over = waits_for.as_ref().is_ok_and(Vec::is_empty);
         (!is_over).then(|| Recovery { tag, waits_for, next_look: Instant::now() })
     }
 
     /// Describes the processes that are waited for.
     pub(super) fn describe(&self) -> String {
-        let Some(waits_for) = &self.waits_for else {
-            return "the broker has no free descriptors to look for them; raise ulimit -n there".into();
-        };
-        let list: Vec<String> = waits_for.iter().map(KnownProcess::describe).collect();
-        format!("{}; continue or end them", list.join(", "))
+        match &self.waits_for {
+            Ok(waits_for) => {
+                let list: Vec<String> = waits_for.iter().map(KnownProcess::describe).collect();
+                format!("{}; continue or end them", list.join(", "))
+            }
+            Err(error) if is_shortage(error) => {
+                format!("the broker cannot look for them ({error}); raise ulimit -n there")
+            }
+            Err(error) => format!("the broker cannot look for them ({error}); mount /proc there"),
+        }
     }
 
     /// Returns the processes that are waited for, as far as they are known.
@@ -50,9 +56,9 @@ impl Recovery {
             return false;
         }
         self.next_look = now + LOOK_INTERVAL;
-        let Some(waits_for) = &mut self.waits_for else {
+        let Ok(waits_for) = &mut self.waits_for else {
             self.waits_for = look(self.tag);
-            return self.waits_for.as_ref().is_some_and(Vec::is_empty);
+            return self.waits_for.as_ref().is_ok_and(Vec::is_empty);
         };
         waits_for.retain_mut(|known| match process_with_segments(known.pid, self.tag) {
             Ok(Some(now)) => {
@@ -67,12 +73,9 @@ impl Recovery {
     }
 }
 
-fn look(tag: BrokerTag) -> Option<Vec<KnownProcess>> {
+fn look(tag: BrokerTag) -> io::Result<Vec<KnownProcess>> {
     let found = processes_with_segments(tag);
-    if let Err(error) = &found {
-        tracing::warn!(%error, "looking for clients of an earlier broker");
-    }
-    found.ok()
+    found.inspect_err(|error| tracing::warn!(%error, "looking for clients of an earlier broker"))
 }
 
 #[cfg(test)]

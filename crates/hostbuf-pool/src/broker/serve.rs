@@ -58,6 +58,7 @@ fn check_proc() -> Result<(), PoolError> {
     std::fs::read_dir("/proc/self/fd").map(drop).map_err(PoolError::os(doing))
 }
 
+/// Checks that the limit on descriptors suffices for a few clients.
 fn check_descriptors() -> Result<(), PoolError> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)
         .map_err(PoolError::os("asking for the limit on descriptors (ulimit -n)"))?;
@@ -86,10 +87,10 @@ impl Broker {
     /// what an earlier broker has granted.
     ///
     /// # Errors
-    /// [`PoolError::Os`] of the kind [`AddrInUse`](std::io::ErrorKind::AddrInUse) if this user has
-    /// a broker already, which the message names, and also without `/proc`; [`PoolError::Invalid`]
-    /// for a path that no socket can have, and for a limit on descriptors with which the broker
-    /// could serve nobody.
+    /// [`PoolError::Os`]: of the kind [`AddrInUse`](std::io::ErrorKind::AddrInUse) if this user has
+    /// a broker already, which the message names; of another kind if `/proc` is not mounted.
+    /// [`PoolError::Invalid`] for a path that no socket can have, or a limit on descriptors below
+    /// 64.
     pub fn open(options: &BrokerOptions) -> Result<Broker, PoolError> {
         let PassedDescriptors { sockets, segments } = PassedDescriptors::take();
         check_proc()?;
@@ -287,7 +288,7 @@ impl Broker {
                     return self.state.disconnect(client);
                 }
                 Err(error) => {
-                    tracing::warn!(client = record.describe(), %error, "receiving a message of a client");
+                    tracing::warn!(client = record.describe(), %error, "cannot receive from a client: disconnected");
                     return self.state.disconnect(client);
                 }
             };

@@ -10,7 +10,7 @@ use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_os::{FrameSocket, PrivateFd, socket};
 
-use super::connect::OpenConnection;
+use super::connect::{OpenConnection, broker_process};
 use crate::error::{BrokerRefusal, PoolError};
 use crate::pool_id::PoolId;
 use crate::wire::{PoolMessage, RefusalKind, RefusalRecord, SegmentKey};
@@ -270,6 +270,12 @@ impl BrokerLink {
         }
     }
 
+    /// Returns the error of a request that the broker has not answered in time.
+    pub(super) fn timed_out(&self, doing: &str) -> PoolError {
+        let broker = self.socket().and_then(|socket| broker_process(&socket));
+        PoolError::Timeout { doing: doing.to_owned(), broker, limit: self.timeout }
+    }
+
     fn next_answer(
         &self,
         doing: &str,
@@ -282,7 +288,7 @@ impl BrokerLink {
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(PoolError::BrokerGone),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 self.state.lock().ignore_poison().waiting.remove(&request);
-                Err(PoolError::Timeout { doing: doing.to_owned(), limit: self.timeout })
+                Err(self.timed_out(doing))
             }
         }
     }

@@ -20,8 +20,8 @@ use crate::name_hash::name_hash;
 const ENV_COMMAND: &str = "HOSTBUF_COMMAND";
 /// The time without clients after which the broker ends, in seconds.
 const IDLE: &str = "60";
-/// The time for which a client goes on connecting after the end of the broker that it has started:
-/// that of another client may have the name, and be about to listen.
+/// The time for which a client keeps connecting after the broker that it started has ended: a
+/// broker that another client started may have the name already, and listen soon.
 const OTHER_BROKER: Duration = Duration::from_millis(500);
 
 /// Makes a command start in a session of its own, as the child of no process of this one's: it

@@ -1,7 +1,7 @@
 //! The beginning of a client's connection.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hostbuf_os::session::{Session, SessionError};
 use hostbuf_os::{FrameSocket, PrivateFd, Received, process, socket};
@@ -41,13 +41,14 @@ pub(super) fn connect(options: &PoolOptions, identity: u64) -> Result<OpenConnec
     hello.request = identity;
     let name = cut(&options.name, NAME_MAX);
     let hello = Message::Hello { hello, command: name.as_bytes() };
+    let deadline = Instant::now() + options.timeout;
     let session = match &options.path {
         Some(path) => Session::open_at(path, Some(options.timeout), &hello),
         None => Session::open(&options.socket, Some(options.timeout), &hello),
     };
     let session = session.map_err(|error| match error {
         SessionError::NoServer | SessionError::Gone => ConnectFailure::NoBroker,
-        SessionError::Timeout(limit) => no_answer(options, limit),
+        SessionError::Timeout(_) => no_answer(options, None),
         other => ConnectFailure::Other(PoolError::NoBroker {
             why: format!(
                 "cannot connect to the pool's broker at {} on {}: {other}",
@@ -60,7 +61,7 @@ pub(super) fn connect(options: &PoolOptions, identity: u64) -> Result<OpenConnec
     // A stopped broker reads nothing.
     socket::set_send_timeout(socket.as_fd(), Some(options.timeout))
         .map_err(|error| ConnectFailure::Other(PoolError::os("connecting to the pool's broker")(error)))?;
-    let (pool, client_file) = receive_welcome(&socket, options)?;
+    let (pool, client_file) = receive_welcome(&socket, options, deadline)?;
     Ok(OpenConnection { socket, pool, client_file })
 }
 
@@ -74,21 +75,28 @@ pub(super) fn describe_socket(options: &PoolOptions) -> String {
 
 /// Returns the failure for a broker that has not accepted the connection, or not answered the
 /// hello.
-fn no_answer(options: &PoolOptions, limit: Duration) -> ConnectFailure {
+fn no_answer(options: &PoolOptions, broker: Option<i32>) -> ConnectFailure {
     let doing = format!("connecting to the pool at {}", describe_socket(options));
-    ConnectFailure::Other(PoolError::Timeout { doing, limit })
+    ConnectFailure::Other(PoolError::Timeout { doing, broker, limit: options.timeout })
+}
+
+/// Returns the process at the other end, if it is visible here.
+pub(super) fn broker_process(socket: &FrameSocket) -> Option<i32> {
+    socket::peer(socket.as_fd()).ok().map(|peer| peer.pid).filter(|&pid| pid > 0)
 }
 
 fn receive_welcome(
     socket: &FrameSocket,
     options: &PoolOptions,
+    deadline: Instant,
 ) -> Result<(PoolId, PrivateFd), ConnectFailure> {
-    let limit = options.timeout;
+    // The kernel takes zero for no limit.
+    let limit = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let os = |error| ConnectFailure::Other(PoolError::os("receiving from the pool's broker")(error));
     socket::set_receive_timeout(socket.as_fd(), Some(limit)).map_err(os)?;
     let packet = match socket.receive().map_err(os)? {
         Received::Packet(packet) => packet,
-        Received::Nothing => return Err(no_answer(options, limit)),
+        Received::Nothing => return Err(no_answer(options, broker_process(socket))),
         _ => return Err(ConnectFailure::NoBroker),
     };
     socket::set_receive_timeout(socket.as_fd(), None).map_err(os)?;

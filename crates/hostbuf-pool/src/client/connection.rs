@@ -68,7 +68,10 @@ impl PoolConnection {
     pub(super) fn describe(&self) -> String {
         match self.private {
             Some(_) if self.options.mode == PoolMode::Private => "private, as it has requested".to_owned(),
-            Some(_) => "private, since it has found no broker (start one: hostbuf broker)".to_owned(),
+            Some(_) => format!(
+                "private, since there was no broker when it connected (start one before its clients: {})",
+                PoolOptions { mode: PoolMode::Required, ..self.options.clone() }.broker_command()
+            ),
             None => format!("that of the broker at {}", describe_socket(&self.options)),
         }
     }

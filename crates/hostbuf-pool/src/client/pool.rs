@@ -162,7 +162,7 @@ impl Pool {
         connection.link.notify_with(&PoolMessage::Mapped { key: segment.key() }, &made_here);
         let limit = connection.link.timeout();
         if !segment.wait_ready(limit) {
-            return Err(PoolError::Timeout { doing: "making a segment".into(), limit });
+            return Err(connection.link.timed_out("making a segment"));
         }
         Ok(segment)
     }

@@ -108,10 +108,9 @@ impl PoolOptions {
         self.timeout = limit;
         self
     }
-}
 
-impl PoolOptions {
-    /// Describes the command that starts a broker for such a client: `hostbuf broker --name left`.
+    /// Describes the command that starts a broker for a client with these options: `hostbuf broker
+    /// --name left`.
     #[must_use]
     pub fn broker_command(&self) -> String {
         match &self.path {

@@ -161,6 +161,9 @@ fn broker() -> Finding {
         Ok(options) => options,
         Err(error) => return Finding::lacks(NAME, error.to_string()).mend("unset HOSTBUF_POOL"),
     };
+    if options.mode == PoolMode::Private {
+        return Finding::ok(NAME, "HOSTBUF_POOL=private: each process has a pool of its own");
+    }
     let (at, connection) = match &options.path {
         Some(path) => (path.display().to_string(), socket::connect_at(path, Some(CONNECT_LIMIT))),
         None => (format!("@{}", options.socket), socket::connect(&options.socket, Some(CONNECT_LIMIT))),
@@ -180,10 +183,17 @@ fn found(
             let says = format!("{at} belongs to user {}, and a pool to one user", peer.uid);
             Finding::lacks(name, says).mend("hostbuf broker --name NAME, and HOSTBUF_POOL=@NAME for clients")
         }
-        Ok(peer) if process::state(peer.pid) == Some('T') => {
+        Ok(peer) if matches!(process::state(peer.pid), Some('T' | 't')) => {
             let (pid, command) = (peer.pid, process::name(peer.pid));
-            let says = format!("process {pid} ({command}) listens on {at}, but is stopped: its clients wait");
-            Finding::lacks(name, says).mend(format!("kill -CONT {pid}, or")).mend(format!("kill -KILL {pid}"))
+            let (by, mend) = match process::state(peer.pid) {
+                Some('t') => {
+                    (" by a debugger", "continue it in the debugger, or detach the debugger".to_owned())
+                }
+                _ => ("", format!("kill -CONT {pid}, or kill -KILL {pid}")),
+            };
+            let says =
+                format!("process {pid} ({command}) listens on {at}, but is stopped{by}: its clients wait");
+            Finding::lacks(name, says).mend(mend)
         }
         Ok(peer) => {
             let who = match peer.pid {
@@ -194,18 +204,26 @@ fn found(
                 .value("pid", peer.pid)
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
-            let says = match options.mode {
-                PoolMode::Required => format!("none listens on {at}: clients cannot connect"),
-                _ => format!("none listens on {at}: each process has a pool of its own"),
-            };
-            Finding::note(name, says).mend(options.broker_command())
+            let note = |says| Finding::note(name, says).mend(options.broker_command());
+            match options.mode {
+                PoolMode::Required => note(format!("none listens on {at}: clients cannot connect")),
+                PoolMode::Start => {
+                    Finding::ok(name, format!("none listens on {at}: the first client starts one"))
+                }
+                _ => note(format!("none listens on {at}: each process has a pool of its own")),
+            }
         }
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             let says = format!("the process that listens on {at} accepts no connections: it may be stopped");
             Finding::lacks(name, says).mend("continue or end it: ss -xlp lists the processes that listen")
         }
-        Err(error) => Finding::lacks(name, format!("cannot connect to {at}: {}", reason(&error)))
-            .mend("run the clients and the broker as one user, with access to the folder of the socket"),
+        Err(error) => {
+            let mend = match error.raw_os_error() {
+                Some(libc::ENAMETOOLONG | libc::EINVAL) => "choose a name or a path of at most 107 bytes",
+                _ => "run the clients and the broker as one user, with access to the folder of the socket",
+            };
+            Finding::lacks(name, format!("cannot connect to {at}: {}", reason(&error))).mend(mend)
+        }
     }
 }
 

@@ -62,6 +62,12 @@ pub(super) fn find_or_start(
             // An agent that ends closes connections that it has not accepted, and frees its name.
             Err(SessionError::Gone) if ended < MAX_STARTS => ended += 1,
             Err(SessionError::Gone) => return Err(gone().into()),
+            // The limit was what is left of this time.
+            Err(SessionError::Timeout(_)) => {
+                let why =
+                    format!("the agent of this host at @{name}: {}", SessionError::Timeout(ANSWER_TIMEOUT));
+                return Err(AttachError::AgentGone { why }.into());
+            }
             Err(error) => {
                 let why = format!("the agent of this host at @{name}: {error}");
                 return Err(AttachError::AgentGone { why }.into());

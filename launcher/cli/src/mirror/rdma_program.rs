@@ -25,7 +25,7 @@ pub(super) fn exec() -> Result<Infallible> {
     if !program.is_file() {
         let headers = library.map_or("", |library| library.headers);
         let why = format!(
-            "this command was built without RDMA, and {} does not exist: `{}` in hostbuf's sources builds it where the headers of libibverbs are ({headers}), or leave out --rdma to use TCP",
+            "this command was built without RDMA, and {} does not exist: build it with `{}` in hostbuf's sources, which needs the headers of libibverbs ({headers}), or leave out --rdma to use TCP",
             program.display(),
             installation::mend("")
         );

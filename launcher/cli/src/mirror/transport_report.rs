@@ -38,9 +38,10 @@ mod tests {
     fn a_report_has_the_counts_and_the_reason_for_tcp() {
         let report = TransportReport { by_rdma: 3, copied: 0, by_tcp: 0, tcp_reason: None };
         assert_eq!(report.to_string(), "frames by RDMA: 3, by TCP: 0");
-        let why = Some("the receiver does not use RDMA".to_owned());
+        let why =
+            Some("the receiver offers no RDMA: it uses no device, or its device has refused".to_owned());
         let report = TransportReport { copied: 2, by_tcp: 5, tcp_reason: why, ..report };
-        let expected = "frames by RDMA: 3 (2 of them from a copy), by TCP: 5 (the last reason for TCP: the receiver does not use RDMA)";
+        let expected = "frames by RDMA: 3 (2 of them from a copy), by TCP: 5 (the last reason for TCP: the receiver offers no RDMA: it uses no device, or its device has refused)";
         assert_eq!(report.to_string(), expected);
     }
 }
