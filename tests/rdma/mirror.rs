@@ -32,7 +32,7 @@ there "$broker"
 mkfifo next
 mirror() {
     there "$ready; echo \$\$ >receiver; exec $HOSTBUF mirror --listen 10.9.0.2:7400 --retain $1 $2 >said 2>&1" &
-    until : </dev/tcp/10.9.0.2/7400; do :; done 2>/dev/null
+    until : </dev/tcp/10.9.0.2/7400; do kill -0 $! || { there cat /run/said; exit 1; }; done 2>/dev/null
     $FRAMES write /run/pool $1 64 <next |
         { read -r limits; exec $HOSTBUF mirror --to rdma-vm1:7400 $3 2>sender; } |
         { exec 3>next; while read -r copy; do echo "$copy"; echo >&3; done; } >copies

@@ -24,6 +24,8 @@ const PORT: u16 = 17180;
 const TCP_PORT: u16 = 17181;
 const REQUEST_PORT: u16 = 17182;
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest time for which packets are lost. A device without a read to do notices no loss.
+const OUTAGE: Duration = Duration::from_secs(3);
 /// Several requests of the device, the last one not whole.
 const FRAME_BYTES: u64 = (5 << 20) / 2 + 4096;
 const STAMP_EVERY: usize = 4096;
@@ -100,7 +102,8 @@ fn serve() -> Result<bool, String> {
                     let receiver = receiver.clone();
                     afterwards = Some(Box::new(move || {
                         let fault = NetworkFault::new("loss 100%").expect("the machine has tc");
-                        while receiver.counters().connections > 0 {
+                        let begun = Instant::now();
+                        while receiver.counters().connections > 0 && begun.elapsed() < OUTAGE {
                             thread::yield_now();
                         }
                         drop(fault);
@@ -337,15 +340,22 @@ fn forward(mut from: &TcpStream, mut to: &TcpStream, mut budget: u64) {
 }
 
 /// Loses all packets that the other machine sends until its device has given the connection up. Its
-/// reads get no answers, while the requests of frames arrive by TCP.
+/// reads get no answers, while the requests of frames arrive by TCP. If it had read all frames when
+/// the packets began to be lost, it has nothing to read before it has its answers acknowledged, and
+/// the packets are lost again.
 fn broken_queue_pair(setup: &MirrorSetup) -> Outcome {
     let sender = setup.sender()?;
     setup.send(&sender)?;
-    setup.request("lose-packets")?;
     let until = Instant::now() + TIMEOUT;
     let mut pending = VecDeque::new();
-    let mut sent = 0;
+    let (mut sent, mut outages) = (0, 0);
+    let mut lost_until = Instant::now();
     let last = loop {
+        if Instant::now() >= lost_until {
+            setup.request("lose-packets")?;
+            outages += 1;
+            lost_until = Instant::now() + OUTAGE;
+        }
         // With several frames on their way there is one to read when packets begin to be lost.
         while pending.len() < 3 {
             let (number, token) = setup.publish()?;
@@ -363,7 +373,7 @@ fn broken_queue_pair(setup: &MirrorSetup) -> Outcome {
         let copy = frame.wait().map_err(text)?;
         setup.request(&format!("check {copy} {number}"))?;
     }
-    Ok(format!("frame {sent} was read again, {:?}", sender.counters()))
+    Ok(format!("frame {sent} was read again after {outages} outages, {:?}", sender.counters()))
 }
 
 /// Kills the receiver while it reads a frame. Its successor gets the frame again.
