@@ -1,0 +1,7 @@
+//! Tests of rings over a simulated device.
+
+mod byte_source;
+mod cancelled;
+mod faults;
+mod futures;
+mod moved_bytes;
