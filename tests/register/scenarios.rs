@@ -1,6 +1,9 @@
 //! Scenarios of the tests of UCX's and libfabric's registration caches.
 
+use std::time::Duration;
+
 use hostbuf::register::Budget;
+use hostbuf_tests::eventually;
 
 use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::{MANY, READ, at, explicit, span, strict};
@@ -127,8 +130,8 @@ fn forty_thousand_unmaps_of_one_page_leave_nothing_pending() {
     for round in 0..40_000 {
         if round % 100 == 0 {
             drop(cache.get(area.pointer(), PAGE, READ).unwrap());
-            // Of 400 registrations, the reaper may not yet have ended some.
-            assert!(fake.live().len() <= 40, "{}", fake.live().len());
+            // The reaper keeps up with 400 registrations, though not at once on a busy machine.
+            eventually("the reaper keeps up", Duration::from_secs(20), || fake.live().len() <= 40);
         }
         map_over(area.at(), PAGE);
     }
