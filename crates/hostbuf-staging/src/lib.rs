@@ -9,6 +9,7 @@
 //! ```
 
 mod device;
+mod file;
 mod read_write_at;
 mod ring;
 #[cfg(all(test, loom))]
@@ -24,6 +25,7 @@ pub use device::CudaDevice;
 pub use device::{CopyDevice, DeviceBuffer, DeviceError, DeviceTarget, InvalidTarget};
 #[cfg(any(test, feature = "testing"))]
 pub use device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};
+pub use file::{Backend, BackendChoice, CachedPages, File, FileOptions, cached_pages, drop_cached_pages};
 pub use read_write_at::{NamedFile, ReadAt, WriteAt};
 pub use ring::{HostMemory, InvalidRing, Ring, RingCounters, RingError, RingMemory, RingOptions};
 pub use transfer::{Transfer, TransferError};

@@ -34,6 +34,12 @@ pub trait WriteAt: Send + Sync + 'static {
     /// # Errors
     /// Those of the sink. [`Interrupted`](io::ErrorKind::Interrupted) is tried again.
     fn write_at(&self, from: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Returns the alignment in bytes at which writes are fastest, a power of two of at most 4096. The
+    /// bytes lie in memory as they lie in the sink, as far as the alignment is concerned.
+    fn alignment(&self) -> u64 {
+        1
+    }
 }
 
 /// A file with the name that messages use.

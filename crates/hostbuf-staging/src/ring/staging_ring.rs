@@ -85,7 +85,8 @@ impl<D: CopyDevice> Ring<D> {
     /// Starts to write memory of the device to `sink` from `offset` on. The bytes are written in
     /// any order, and nothing makes them durable.
     pub fn write(&self, from: DeviceTarget, sink: Arc<dyn WriteAt>, offset: u64) -> Transfer {
-        self.start(HostSide::Sink(sink), (offset, 1), from)
+        let alignment = sink.alignment();
+        self.start(HostSide::Sink(sink), (offset, alignment), from)
     }
 
     fn start(&self, endpoint: HostSide, (offset, alignment): (u64, u64), target: DeviceTarget) -> Transfer {

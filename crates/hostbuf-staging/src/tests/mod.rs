@@ -3,5 +3,6 @@
 mod byte_source;
 mod cancelled;
 mod faults;
+mod files;
 mod futures;
 mod moved_bytes;
