@@ -35,8 +35,8 @@ pub trait WriteAt: Send + Sync + 'static {
     /// Those of the sink. [`Interrupted`](io::ErrorKind::Interrupted) is tried again.
     fn write_at(&self, from: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Returns the alignment in bytes at which writes are fastest, a power of two of at most 4096. The
-    /// bytes lie in memory as they lie in the sink, as far as the alignment is concerned.
+    /// Returns the alignment in bytes at which writes are fastest, a power of two of at most 4096.
+    /// The bytes lie in memory as they lie in the sink, as far as the alignment is concerned.
     fn alignment(&self) -> u64 {
         1
     }

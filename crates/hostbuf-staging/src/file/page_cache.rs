@@ -41,8 +41,8 @@ struct CacheStatRange {
 /// Returns how much of a file is in the page cache.
 ///
 /// # Errors
-/// [`Unsupported`](io::ErrorKind::Unsupported) before Linux 6.5, and for files without a page cache;
-/// otherwise as `cachestat(2)`.
+/// [`Unsupported`](io::ErrorKind::Unsupported) before Linux 6.5, and for files without a page
+/// cache; otherwise as `cachestat(2)`.
 #[doc(alias = "get_page_cache_info")]
 pub fn cached_pages(file: &File) -> io::Result<CachedPages> {
     const SYS_CACHESTAT: libc::c_long = 451;
