@@ -1,0 +1,17 @@
+//! Devices to and from which rings copy.
+
+mod copy_device;
+#[cfg(feature = "cuda")]
+mod cuda_device;
+mod device_buffer;
+mod device_error;
+#[cfg(any(test, feature = "testing"))]
+mod simulated_device;
+
+pub use copy_device::CopyDevice;
+#[cfg(feature = "cuda")]
+pub use cuda_device::CudaDevice;
+pub use device_buffer::{DeviceBuffer, DeviceTarget, InvalidTarget};
+pub use device_error::DeviceError;
+#[cfg(any(test, feature = "testing"))]
+pub use simulated_device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};

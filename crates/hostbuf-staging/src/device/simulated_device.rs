@@ -1,0 +1,282 @@
+//! A device in ordinary memory, which delays, fails and disappears on request.
+
+#![allow(unsafe_code, reason = "copies between ranges that the caller of the device guarantees")]
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::Duration;
+
+use hostbuf_os::poison::IgnorePoison;
+
+use super::copy_device::CopyDevice;
+use super::device_buffer::DeviceBuffer;
+use super::device_error::DeviceError;
+use crate::ring::{HostMemory, RingMemory};
+
+/// An action of a simulated device instead of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It refuses the copy when it is requested.
+    Refuse,
+    /// It reports the copy as failed when it is asked about it.
+    Fail,
+    /// It takes this time first.
+    Delay(Duration),
+    /// It does nothing until [`SimulatedDevice::resume`].
+    Hang,
+    /// It is lost, with all copies that it has not ended.
+    Lose,
+}
+
+/// A device in ordinary memory, for tests. A thread copies, in the order of the requests. Clones
+/// are the same device.
+#[derive(Clone, Debug)]
+pub struct SimulatedDevice {
+    shared: Arc<SharedDevice>,
+    requests: mpsc::Sender<Request>,
+}
+
+#[derive(Debug, Default)]
+struct SharedDevice {
+    state: Mutex<DeviceState>,
+    changed: Condvar,
+    requested: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct DeviceState {
+    /// The faults of copies, by their number.
+    faults: BTreeMap<u64, Fault>,
+    is_hanging: bool,
+    is_lost: bool,
+}
+
+/// An event of a simulated device: the number of the last copy that it records, and of the last one
+/// of them that has ended.
+#[derive(Clone, Debug)]
+pub struct SimulatedEvent(Arc<Mutex<EventState>>);
+
+#[derive(Debug, Default)]
+struct EventState {
+    recorded: u64,
+    ended: u64,
+    has_failed: bool,
+}
+
+struct Request {
+    from: *const u8,
+    to: *mut u8,
+    bytes: usize,
+    number: u64,
+    fault: Option<Fault>,
+    event: SimulatedEvent,
+}
+
+// SAFETY: the caller guarantees the memory until the event is complete.
+unsafe impl Send for Request {}
+
+impl Default for SimulatedDevice {
+    fn default() -> SimulatedDevice {
+        SimulatedDevice::new()
+    }
+}
+
+impl SimulatedDevice {
+    /// Makes a device.
+    ///
+    /// # Panics
+    /// If the kernel starts no thread.
+    #[must_use]
+    pub fn new() -> SimulatedDevice {
+        let shared = Arc::new(SharedDevice::default());
+        let (requests, queue) = mpsc::channel();
+        let of_thread = shared.clone();
+        std::thread::spawn(move || serve(&of_thread, &queue));
+        SimulatedDevice { shared, requests }
+    }
+
+    /// Lets copy `number`, counted from 1, meet a fault.
+    pub fn fault(&self, number: u64, fault: Fault) {
+        self.shared.state.lock().ignore_poison().faults.insert(number, fault);
+    }
+
+    /// Ends a [`Fault::Hang`].
+    pub fn resume(&self) {
+        self.shared.state.lock().ignore_poison().is_hanging = false;
+        self.shared.changed.notify_all();
+    }
+
+    /// Returns whether the device is in a [`Fault::Hang`].
+    #[must_use]
+    pub fn is_hanging(&self) -> bool {
+        self.shared.state.lock().ignore_poison().is_hanging
+    }
+
+    fn error(&self, doing: &str, why: &str) -> DeviceError {
+        DeviceError::refused(self.name(), doing, why)
+    }
+
+    fn request(
+        &self,
+        from: *const u8,
+        to: *mut u8,
+        bytes: usize,
+        event: &SimulatedEvent,
+    ) -> Result<(), DeviceError> {
+        let number = self.shared.requested.fetch_add(1, Ordering::Relaxed) + 1;
+        let (fault, is_lost) = {
+            let mut state = self.shared.state.lock().ignore_poison();
+            (state.faults.remove(&number), state.is_lost)
+        };
+        if is_lost {
+            return Err(self.error("starting a copy", "the device is lost").lost());
+        }
+        if fault == Some(Fault::Refuse) {
+            return Err(self.error("starting a copy", "refused"));
+        }
+        {
+            let mut state = event.0.lock().ignore_poison();
+            (state.recorded, state.has_failed) = (number, false);
+        }
+        let request = Request { from, to, bytes, number, fault, event: event.clone() };
+        self.requests.send(request).map_err(|_| self.error("starting a copy", "its thread has ended").lost())
+    }
+}
+
+/// Does the copies.
+fn serve(shared: &SharedDevice, queue: &mpsc::Receiver<Request>) {
+    while let Ok(Request { from, to, bytes, number, fault, event }) = queue.recv() {
+        match fault {
+            Some(Fault::Delay(time)) => std::thread::sleep(time),
+            Some(Fault::Hang) => {
+                let mut state = shared.state.lock().ignore_poison();
+                state.is_hanging = true;
+                while state.is_hanging {
+                    state = shared.changed.wait(state).ignore_poison();
+                }
+            }
+            Some(Fault::Lose) => shared.state.lock().ignore_poison().is_lost = true,
+            _ => {}
+        }
+        if shared.state.lock().ignore_poison().is_lost {
+            shared.changed.notify_all();
+            continue;
+        }
+        if fault != Some(Fault::Fail) {
+            // SAFETY: the caller of the device guarantees both ranges.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
+        {
+            let mut state = event.0.lock().ignore_poison();
+            state.ended = number;
+            state.has_failed = fault == Some(Fault::Fail);
+        }
+        // A thread that waits looks at the events with this lock.
+        drop(shared.state.lock().ignore_poison());
+        shared.changed.notify_all();
+    }
+}
+
+impl CopyDevice for SimulatedDevice {
+    type Event = SimulatedEvent;
+
+    fn name(&self) -> String {
+        "a simulated device".into()
+    }
+
+    fn new_event(&self) -> Result<SimulatedEvent, DeviceError> {
+        Ok(SimulatedEvent(Arc::default()))
+    }
+
+    unsafe fn copy_to_device(
+        &self,
+        from: *const [u8],
+        to: u64,
+        done: &SimulatedEvent,
+    ) -> Result<(), DeviceError> {
+        self.request(from.cast(), to as *mut u8, from.len(), done)
+    }
+
+    unsafe fn copy_to_host(
+        &self,
+        from: u64,
+        to: *mut [u8],
+        done: &SimulatedEvent,
+    ) -> Result<(), DeviceError> {
+        self.request(from as *const u8, to.cast(), to.len(), done)
+    }
+
+    fn is_complete(&self, event: &SimulatedEvent) -> Result<bool, DeviceError> {
+        if self.shared.state.lock().ignore_poison().is_lost {
+            return Err(self.error("copying", "the device is lost").lost());
+        }
+        let state = event.0.lock().ignore_poison();
+        match state.recorded == state.ended {
+            true if state.has_failed => Err(self.error("copying", "failed")),
+            is_complete => Ok(is_complete),
+        }
+    }
+
+    fn wait(&self, event: &SimulatedEvent) -> Result<(), DeviceError> {
+        loop {
+            let state = self.shared.state.lock().ignore_poison();
+            let is_lost = state.is_lost;
+            let is_complete = {
+                let event = event.0.lock().ignore_poison();
+                event.recorded == event.ended
+            };
+            if is_lost || is_complete {
+                drop(state);
+                return self.is_complete(event).map(drop);
+            }
+            drop(self.shared.changed.wait(state).ignore_poison());
+        }
+    }
+}
+
+/// Memory of a simulated device.
+#[derive(Debug)]
+pub struct SimulatedMemory(HostMemory);
+
+impl SimulatedMemory {
+    /// Allocates `bytes` of zeros.
+    ///
+    /// # Panics
+    /// If `bytes` is 0.
+    #[must_use]
+    pub fn new(bytes: usize) -> SimulatedMemory {
+        SimulatedMemory(HostMemory::new(bytes))
+    }
+
+    /// Returns a copy of the content. No transfer uses the memory meanwhile.
+    #[must_use]
+    pub fn content(&self) -> Vec<u8> {
+        let address: NonNull<u8> = self.0.address();
+        // SAFETY: allocated with this length, and the caller has ended all transfers.
+        unsafe { std::slice::from_raw_parts(address.as_ptr(), self.0.bytes()) }.to_vec()
+    }
+
+    /// Sets the content. No transfer uses the memory meanwhile.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn fill(&self, content: &[u8]) {
+        assert_eq!(content.len(), self.0.bytes(), "a content has the length of the memory");
+        // SAFETY: as above.
+        unsafe { self.0.address().as_ptr().copy_from_nonoverlapping(content.as_ptr(), content.len()) };
+    }
+}
+
+// SAFETY: the memory stays as long as the object.
+unsafe impl DeviceBuffer for SimulatedMemory {
+    fn address(&self) -> u64 {
+        self.0.address().as_ptr() as u64
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes() as u64
+    }
+}

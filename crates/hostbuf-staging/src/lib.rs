@@ -1,0 +1,31 @@
+//! Rings of registered memory between files and devices.
+//!
+//! A [`Ring`] moves bytes between a [`ReadAt`] or [`WriteAt`] on the host and the memory of a
+//! [`CopyDevice`]. Its threads fill slots of registered memory in pieces, and the device copies
+//! each slot whole, while the next ones are being filled:
+//!
+//! ```text
+//! source --reads of 1 MiB by several threads--> slot --one copy of 8 MiB--> device
+//! ```
+
+mod device;
+mod file;
+mod read_write_at;
+mod ring;
+#[cfg(all(test, loom))]
+mod slot_interleavings;
+mod slot_word;
+mod sync;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod transfer;
+
+#[cfg(feature = "cuda")]
+pub use device::CudaDevice;
+pub use device::{CopyDevice, DeviceBuffer, DeviceError, DeviceTarget, InvalidTarget};
+#[cfg(any(test, feature = "testing"))]
+pub use device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};
+pub use file::{Backend, BackendChoice, CachedPages, File, FileOptions, cached_pages, drop_cached_pages};
+pub use read_write_at::{NamedFile, ReadAt, WriteAt};
+pub use ring::{HostMemory, InvalidRing, Ring, RingCounters, RingError, RingMemory, RingOptions};
+pub use transfer::{Transfer, TransferError};

@@ -1,0 +1,16 @@
+//! Rings: slots of registered memory, and the threads that fill and empty them.
+
+mod host_memory;
+mod ring_core;
+mod ring_counters;
+mod ring_options;
+mod ring_slot;
+mod staging_ring;
+mod transfer_queue;
+mod work_signal;
+mod worker;
+
+pub use host_memory::{HostMemory, RingMemory};
+pub use ring_counters::RingCounters;
+pub use ring_options::{InvalidRing, RingOptions};
+pub use staging_ring::{Ring, RingError};

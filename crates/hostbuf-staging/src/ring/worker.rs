@@ -1,0 +1,67 @@
+//! The threads of a ring.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle, yield_now};
+
+use nix::sys::signal::SigSet;
+
+use super::ring_core::RingCore;
+use crate::device::CopyDevice;
+
+/// The number of times that a thread looks for work before it sleeps.
+const LOOKS: u32 = 16;
+
+/// Does the work of a ring until the ring has stopped.
+pub(super) fn work<D: CopyDevice>(core: &RingCore<D>) {
+    // The program's handlers run in the program's threads.
+    let _ = SigSet::all().thread_block();
+    let mut current = None;
+    loop {
+        let epoch = core.signal.epoch();
+        if (0..LOOKS).any(|look| {
+            if look > 0 {
+                yield_now();
+            }
+            core.step(&mut current)
+        }) {
+            continue;
+        }
+        if core.has_stopped() {
+            return;
+        }
+        // A transfer that has ended is not kept by a thread that sleeps.
+        current = None;
+        if !core.wait_for_device() {
+            core.signal.wait(epoch);
+        }
+    }
+}
+
+/// Starts the threads of a ring.
+///
+/// # Errors
+/// The kernel's. The ring is stopped then, and no thread is left.
+pub(super) fn start<D: CopyDevice>(core: &Arc<RingCore<D>>, count: usize) -> io::Result<Vec<JoinHandle<()>>> {
+    let mut threads = Vec::with_capacity(count);
+    for _ in 0..count {
+        let of_thread = core.clone();
+        match Builder::new().name("hostbuf-ring".into()).spawn(move || work(&of_thread)) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                core.stop();
+                join(threads);
+                return Err(error);
+            }
+        }
+    }
+    Ok(threads)
+}
+
+/// Waits for the end of threads.
+pub(super) fn join(threads: Vec<JoinHandle<()>>) {
+    for thread in threads {
+        // A panic was reported when it happened.
+        let _ = thread.join();
+    }
+}

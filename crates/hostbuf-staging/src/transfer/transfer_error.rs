@@ -1,0 +1,98 @@
+//! The reasons why a transfer fails.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use crate::device::DeviceError;
+
+/// The reason why a transfer has failed. Clones share the cause.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// Reading or writing on the side of the host has failed.
+    Io {
+        /// The operation: `reading`, or `writing`.
+        doing: &'static str,
+        /// The name of the source or sink.
+        name: String,
+        /// The offset of the first byte that was not read or written.
+        offset: u64,
+        /// The error.
+        source: Arc<io::Error>,
+        /// The number of bytes at the beginning of the transfer that have landed.
+        landed: u64,
+    },
+    /// The source has ended before the transfer.
+    UnexpectedEnd {
+        /// The name of the source.
+        name: String,
+        /// The offset at which it has ended.
+        offset: u64,
+        /// The number of bytes at the beginning of the transfer that have landed.
+        landed: u64,
+    },
+    /// The device has failed.
+    Device {
+        /// The device's address of the first byte of the copy that failed.
+        address: u64,
+        /// The error.
+        source: DeviceError,
+        /// The number of bytes at the beginning of the transfer that have landed.
+        landed: u64,
+    },
+    /// The transfer was cancelled, or its ring has ended.
+    Cancelled {
+        /// The number of bytes at the beginning of the transfer that have landed.
+        landed: u64,
+    },
+    /// This process was forked from the one that made the ring.
+    Forked,
+}
+
+impl TransferError {
+    /// Returns the error with the number of bytes at the beginning of the transfer that have
+    /// landed.
+    pub(crate) fn with_landed(mut self, bytes: u64) -> TransferError {
+        match &mut self {
+            TransferError::Io { landed, .. }
+            | TransferError::UnexpectedEnd { landed, .. }
+            | TransferError::Device { landed, .. }
+            | TransferError::Cancelled { landed } => *landed = bytes,
+            TransferError::Forked => {}
+        }
+        self
+    }
+}
+
+impl fmt::Display for TransferError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TransferError::Io { doing, name, offset, source, landed } => {
+                write!(f, "{doing} {name} at offset {offset}: {source}; {landed} bytes have landed")
+            }
+            TransferError::UnexpectedEnd { name, offset, landed } => {
+                write!(f, "{name} ends at offset {offset}, before the transfer; {landed} bytes have landed")
+            }
+            TransferError::Device { address, source, landed } => {
+                write!(f, "{source} (at {address:#x}); {landed} bytes have landed")
+            }
+            TransferError::Cancelled { landed } => {
+                write!(f, "the transfer was cancelled; {landed} bytes have landed")
+            }
+            TransferError::Forked => {
+                f.write_str("a forked child has no part in the rings of its parent: make a ring in the child")
+            }
+        }
+    }
+}
+
+impl Error for TransferError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            TransferError::Io { source, .. } => Some(&**source),
+            TransferError::Device { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The state of a transfer, which its handle and the threads of its ring share.
+
+use std::fmt;
+use std::mem::take;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::Waker;
+
+use hostbuf_os::poison::IgnorePoison;
+
+use super::chunk_plan::ChunkPlan;
+use super::transfer_error::TransferError;
+use crate::device::DeviceTarget;
+use crate::read_write_at::{ReadAt, WriteAt};
+
+/// The side of the host, which says in which direction a transfer goes.
+pub(crate) enum HostSide {
+    /// The bytes go to the device.
+    Source(Arc<dyn ReadAt>),
+    /// The bytes come from the device.
+    Sink(Arc<dyn WriteAt>),
+}
+
+/// The state of a transfer. It keeps both sides until nothing accesses them any more.
+pub(crate) struct TransferState {
+    pub(crate) endpoint: HostSide,
+    pub(crate) target: DeviceTarget,
+    pub(crate) plan: ChunkPlan,
+    chunks: u64,
+    /// The number of the next chunk that no thread has begun; `chunks` or more if there is none.
+    next: AtomicU64,
+    /// The number of chunks that have not ended.
+    unfinished: AtomicU64,
+    /// A bit for each chunk that has landed.
+    landed: Box<[AtomicU64]>,
+    is_stopped: AtomicBool,
+    outcome: Mutex<TransferOutcome>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct TransferOutcome {
+    is_over: bool,
+    /// The first error.
+    error: Option<TransferError>,
+    waker: Option<Waker>,
+}
+
+impl TransferState {
+    pub(crate) fn new(endpoint: HostSide, target: DeviceTarget, plan: ChunkPlan) -> TransferState {
+        let chunks = plan.chunks();
+        let words = chunks.div_ceil(64) as usize;
+        TransferState {
+            endpoint,
+            target,
+            plan,
+            chunks,
+            next: AtomicU64::new(0),
+            unfinished: AtomicU64::new(chunks),
+            landed: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            is_stopped: AtomicBool::new(false),
+            outcome: Mutex::new(TransferOutcome { is_over: chunks == 0, ..TransferOutcome::default() }),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Begins a chunk, if there is one that no thread has begun.
+    pub(crate) fn begin_chunk(&self) -> Option<u64> {
+        if self.next.load(Ordering::Relaxed) >= self.chunks {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        (number < self.chunks).then_some(number)
+    }
+
+    /// Returns whether all chunks have begun, or the transfer is stopped.
+    pub(crate) fn has_begun_all(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.chunks
+    }
+
+    /// Returns whether no more bytes are wanted: the transfer has failed, or was cancelled.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Ends a chunk that has landed.
+    pub(crate) fn land(&self, chunk: u64) {
+        // Release, for whoever reads what has landed.
+        self.landed[(chunk / 64) as usize].fetch_or(1 << (chunk % 64), Ordering::Release);
+        self.finish(1);
+    }
+
+    /// Ends a chunk that has not landed.
+    pub(crate) fn skip(&self) {
+        self.finish(1);
+    }
+
+    /// Stops the transfer: no chunk begins any more. The first error counts.
+    pub(crate) fn stop(&self, error: TransferError) {
+        {
+            let mut outcome = self.outcome.lock().ignore_poison();
+            if outcome.is_over {
+                return;
+            }
+            outcome.error.get_or_insert(error);
+        }
+        self.is_stopped.store(true, Ordering::Relaxed);
+        let begun = self.next.swap(self.chunks, Ordering::Relaxed);
+        if begun < self.chunks {
+            self.finish(self.chunks - begun);
+        }
+    }
+
+    fn finish(&self, chunks: u64) {
+        // Release and acquire: whoever sees the end sees what all threads have done.
+        if self.unfinished.fetch_sub(chunks, Ordering::AcqRel) != chunks {
+            return;
+        }
+        let waker = {
+            let mut outcome = self.outcome.lock().ignore_poison();
+            outcome.is_over = true;
+            take(&mut outcome.waker)
+        };
+        self.ended.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Returns the number of bytes at the beginning of the transfer that have landed.
+    pub(crate) fn landed(&self) -> u64 {
+        let word = |number: usize| self.landed[number].load(Ordering::Acquire);
+        let full = (0..self.landed.len()).take_while(|&number| word(number) == u64::MAX).count();
+        let rest = if full < self.landed.len() { u64::from(word(full).trailing_ones()) } else { 0 };
+        let chunks = full as u64 * 64 + rest;
+        if chunks >= self.chunks { self.target.bytes() } else { self.plan.chunk(chunks).transfer_offset }
+    }
+
+    /// Returns whether the transfer has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.outcome.lock().ignore_poison().is_over
+    }
+
+    /// Returns the result, once the transfer has ended; `waker` is woken at the end otherwise.
+    pub(crate) fn poll(&self, waker: &Waker) -> Option<Result<u64, TransferError>> {
+        let mut outcome = self.outcome.lock().ignore_poison();
+        if !outcome.is_over {
+            match &mut outcome.waker {
+                Some(known) if known.will_wake(waker) => {}
+                other => *other = Some(waker.clone()),
+            }
+            return None;
+        }
+        Some(self.result(&outcome))
+    }
+
+    /// Waits until the transfer has ended.
+    pub(crate) fn wait(&self) -> Result<u64, TransferError> {
+        let mut outcome = self.outcome.lock().ignore_poison();
+        while !outcome.is_over {
+            outcome = self.ended.wait(outcome).ignore_poison();
+        }
+        self.result(&outcome)
+    }
+
+    fn result(&self, outcome: &TransferOutcome) -> Result<u64, TransferError> {
+        let landed = self.landed();
+        match &outcome.error {
+            // A transfer that was cancelled after its last byte is complete.
+            Some(error) if landed < self.target.bytes() => Err(error.clone().with_landed(landed)),
+            _ => Ok(landed),
+        }
+    }
+}
+
+impl fmt::Debug for TransferState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransferState").field("target", &self.target).finish_non_exhaustive()
+    }
+}
