@@ -7,7 +7,6 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::symlink;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,38 +17,19 @@ use hostbuf_pool::{
     AcquireError, ArrayLayout, Broker, BrokerOptions, BrokerRefusal, DmaPath, ElementType, GpuBlockRef,
     GpuProducer, Pool, PoolError, PoolMode, PoolOptions, ProducerOptions, ReadyError, TakeError, Token,
 };
-use hostbuf_tests::{Scratch, eventually, fixture};
+use hostbuf_tests::eventually;
+use hostbuf_tests::fake_cuda::{PENDING, with_fake_cuda};
 use nix::sys::eventfd::EventFd;
 
-/// The variable that names the test's folder in the process that loads the driver.
-const FOLDER: &str = "HOSTBUF_TEST_GPU_BLOCKS";
 /// The variable with the operands of the other side.
 const OPERANDS: &str = "HOSTBUF_TEST_GPU_BLOCKS_OTHER";
-/// The variable of the driver that names the file while which exists no event is complete.
-const PENDING: &str = "FAKE_CUDA_PENDING";
 const LIMIT: Duration = Duration::from_secs(20);
 /// The granularity of the fake GPU's memory in bytes.
 const MIB2: u64 = 2 << 20;
 
 /// Runs the test `name` in a process with the driver. Returns true in that process.
 fn with_driver(name: &str) -> bool {
-    if std::env::var_os(FOLDER).is_some() {
-        return true;
-    }
-    let folder = Scratch::new(name);
-    let driver =
-        fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
-    for library in ["libcuda.so.1", "libcuda.so"] {
-        symlink(&driver, folder.path(library)).expect("it is new");
-    }
-    let mut command = Command::new(std::env::current_exe().expect("this"));
-    command.args(["--exact", &format!("gpu_blocks::{name}"), "--nocapture", "--test-threads=1"]);
-    command.env("LD_LIBRARY_PATH", &folder.0).env(FOLDER, &folder.0);
-    let output = command.env(PENDING, folder.path("pending")).output().expect("it starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "{out}{err}");
-    false
+    with_fake_cuda(&format!("gpu_blocks::{name}"))
 }
 
 /// The file while which exists no event is complete.

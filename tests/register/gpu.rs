@@ -8,6 +8,7 @@ mod copies;
 mod figures;
 mod legacy_handles;
 mod pool_blocks;
+mod rings;
 mod shared_memory;
 mod streams;
 mod topology;

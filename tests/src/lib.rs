@@ -2,6 +2,7 @@
 //! on demand, jobs, temporary folders, and tests that are skipped.
 
 mod command_output;
+pub mod fake_cuda;
 mod fixture;
 mod jobs;
 mod processes;

@@ -1,0 +1,39 @@
+//! Tests in a process with a fake CUDA driver (tests/fixtures/fake_cuda.c), whose memory the CPU
+//! reaches.
+
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use crate::{Scratch, fixture};
+
+/// The variable that names the test's folder in the process that loads the driver.
+pub const FOLDER: &str = "HOSTBUF_TEST_FAKE_CUDA";
+/// The variable of the driver that names the file while which exists no event is complete.
+pub const PENDING: &str = "FAKE_CUDA_PENDING";
+
+/// Runs the test `name` of this program, with the path of its modules, in a process with the
+/// driver. Returns true in that process.
+///
+/// # Panics
+/// If the test fails there.
+#[must_use]
+#[track_caller]
+pub fn with_fake_cuda(name: &str) -> bool {
+    if std::env::var_os(FOLDER).is_some() {
+        return true;
+    }
+    let folder = Scratch::new(name.rsplit("::").next().unwrap_or(name));
+    let driver =
+        fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
+    for library in ["libcuda.so.1", "libcuda.so"] {
+        symlink(&driver, folder.path(library)).expect("it is new");
+    }
+    let mut command = Command::new(std::env::current_exe().expect("this"));
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
+    command.env("LD_LIBRARY_PATH", &folder.0).env(FOLDER, &folder.0);
+    let output = command.env(PENDING, folder.path("pending")).output().expect("it starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{out}{err}");
+    false
+}
