@@ -18,6 +18,8 @@ impl CudaCode {
     pub const DEINITIALIZED: CudaCode = CudaCode::known(Known::CUDA_ERROR_DEINITIALIZED);
     /// The context was reset.
     pub const CONTEXT_IS_DESTROYED: CudaCode = CudaCode::known(Known::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    /// The calling thread has no current context.
+    pub const INVALID_CONTEXT: CudaCode = CudaCode::known(Known::CUDA_ERROR_INVALID_CONTEXT);
     /// The work of a stream or an event has not ended.
     pub const NOT_READY: CudaCode = CudaCode::known(Known::CUDA_ERROR_NOT_READY);
     /// The driver or the GPU does not support the operation.

@@ -130,10 +130,8 @@ impl CudaEvent {
     /// The driver's, also if the stream belongs to another context.
     #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &BorrowedStream) -> Result<(), CudaError> {
-        // The handle 0 means the default stream of the current context.
-        let context = stream.context();
         // SAFETY: both handles are valid as long as their owners live.
-        context.call("cuEventRecord", || unsafe { (self.functions.record)(self.raw(), stream.raw()) })
+        stream.call("cuEventRecord", || unsafe { (self.functions.record)(self.raw(), stream.raw()) })
     }
 
     /// Returns whether all recorded work has ended, without waiting.
@@ -192,7 +190,7 @@ impl BorrowedStream {
     #[doc(alias = "cuStreamWaitEvent")]
     pub fn wait(&self, event: &CudaEvent) -> Result<(), CudaError> {
         // SAFETY: both handles are valid as long as their owners live.
-        self.context().call("cuStreamWaitEvent", || unsafe {
+        self.call("cuStreamWaitEvent", || unsafe {
             (self.functions().wait_event)(self.raw(), event.raw(), 0)
         })
     }

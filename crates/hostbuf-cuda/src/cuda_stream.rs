@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called by foreign functions")]
 
+use std::ffi::c_uint;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::null_mut;
@@ -32,6 +33,12 @@ impl StreamHandle {
     /// The default stream of the calling thread.
     #[doc(alias = "CU_STREAM_PER_THREAD")]
     pub const PER_THREAD: StreamHandle = StreamHandle(2);
+
+    /// Returns whether this is one of the default streams, which each context has.
+    #[must_use]
+    pub fn is_default(self) -> bool {
+        self.0 <= StreamHandle::PER_THREAD.0
+    }
 }
 
 /// A stream that another part of the process owns, such as one of PyTorch, or a default stream.
@@ -68,6 +75,25 @@ impl BorrowedStream {
     #[must_use]
     pub fn context(&self) -> &CudaContext {
         &self.context
+    }
+
+    /// Calls a function of the driver with this stream. The driver finds the context by the handle,
+    /// except for a default stream, and changing the current context takes about as long as such a
+    /// function. A driver that demands a current context gets it.
+    pub(crate) fn call(
+        &self,
+        doing: impl fmt::Display,
+        function: impl Fn() -> c_uint,
+    ) -> Result<(), CudaError> {
+        if self.handle.is_default() || self.context.is_inherited() {
+            return self.context.call(doing, function);
+        }
+        match function() {
+            answer if CudaCode::of(answer) == Some(CudaCode::INVALID_CONTEXT) => {
+                self.context.call(doing, function)
+            }
+            answer => self.context.driver().checked(answer, doing),
+        }
     }
 
     pub(crate) fn raw(&self) -> sys::CUstream {

@@ -70,6 +70,25 @@ fn an_event_records_the_default_stream_of_the_streams_context() {
 }
 
 #[test]
+fn a_stream_needs_no_current_context_unless_the_driver_demands_one() {
+    let context = new_context();
+    let (stream, event) =
+        (CudaStream::new(&context).expect("nothing fails"), CudaEvent::new(&context).expect("nothing fails"));
+    for finds_contexts in [true, false] {
+        fake(|fake| fake.finds_contexts = finds_contexts);
+        event.record(&stream).expect("nothing fails");
+        assert_eq!(fake(|fake| fake.operands[1] == 0), finds_contexts, "no context was current");
+        stream.wait(&event).expect("nothing fails");
+    }
+    // A default stream is that of the current context.
+    fake(|fake| fake.finds_contexts = true);
+    // SAFETY: default streams exist always.
+    let default = unsafe { BorrowedStream::from_raw(&context, StreamHandle::DEFAULT) };
+    event.record(&default.expect("it has streams")).expect("nothing fails");
+    assert_ne!(fake(|fake| fake.operands[1]), 0);
+}
+
+#[test]
 fn unfinished_work_is_no_error() {
     let context = new_context();
     let (stream, event) =

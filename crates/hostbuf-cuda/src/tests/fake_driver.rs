@@ -91,6 +91,8 @@ pub(super) struct FakeDriver {
     pub(super) imported_device: c_int,
     /// The code of a context that is gone.
     pub(super) gone: Option<c_uint>,
+    /// True if the driver finds the context of a stream by its handle.
+    pub(super) finds_contexts: bool,
     /// The contexts that were pushed, the current one last.
     pub(super) current: Vec<usize>,
     /// The flags of the last call that had some.
@@ -154,7 +156,11 @@ impl FakeDriver {
         if let Some(&(_, code)) = self.failing.iter().find(|(failing, _)| *failing == name) {
             return code;
         }
-        if self.current.is_empty() && !WITHOUT_CONTEXT.contains(&name) {
+        let by_handle = ["cuEventRecord", "cuStreamWaitEvent"].contains(&name);
+        if self.current.is_empty() && by_handle && !self.finds_contexts {
+            return INVALID_CONTEXT;
+        }
+        if self.current.is_empty() && !by_handle && !WITHOUT_CONTEXT.contains(&name) {
             self.faults.push(format!("{name} without a context"));
             return INVALID_CONTEXT;
         }
@@ -322,7 +328,7 @@ fake_functions! {
     "cuEventDestroy_v2": event_destroy(event: sys::CUevent) = |fake| fake.end("event", event as usize);
     "cuEventRecord": event_record(event: sys::CUevent, stream: sys::CUstream) = |fake| {
         fake.require("event", event as usize);
-        fake.operands = vec![stream as u64, fake.current[0] as u64];
+        fake.operands = vec![stream as u64, fake.current.first().copied().unwrap_or(0) as u64];
         SUCCESS
     };
     "cuEventQuery": event_query(_event: sys::CUevent) = |_| SUCCESS;
