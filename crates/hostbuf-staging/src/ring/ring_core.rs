@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "slots and devices access memory that their states guard")]
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::host_memory::RingMemory;
@@ -16,6 +16,13 @@ use crate::read_write_at::{read_fully, write_fully};
 use crate::slot_word::{ClaimedPiece, OwnedSlot};
 use crate::transfer::{HostSide, TransferError, TransferState};
 
+/// No thread waits for the device.
+const NOBODY: u8 = 0;
+/// A thread looks for the oldest copy.
+const SEARCHING: u8 = 1;
+/// A thread waits for the device, and notifies the others afterwards.
+const WAITING: u8 = 2;
+
 /// The common state of the handles and the threads of a ring.
 pub(super) struct RingCore<D: CopyDevice> {
     pub(super) device: D,
@@ -27,8 +34,8 @@ pub(super) struct RingCore<D: CopyDevice> {
     abandoned: AtomicUsize,
     lost: OnceLock<DeviceError>,
     is_stopping: AtomicBool,
-    /// True while a thread waits for the device.
-    is_awaited: AtomicBool,
+    /// [`NOBODY`], or the state of the thread that waits for the device.
+    awaited: AtomicU8,
     /// The number of copies that were started.
     started: AtomicU64,
     /// Dropped after the slots, unless some are abandoned.
@@ -50,7 +57,7 @@ impl<D: CopyDevice> RingCore<D> {
             abandoned: AtomicUsize::new(0),
             lost: OnceLock::new(),
             is_stopping: AtomicBool::new(false),
-            is_awaited: AtomicBool::new(false),
+            awaited: AtomicU8::new(NOBODY),
             started: AtomicU64::new(0),
             memory: ManuallyDrop::new(memory),
         }
@@ -101,27 +108,30 @@ impl<D: CopyDevice> RingCore<D> {
             && free() + self.abandoned.load(Ordering::SeqCst) == self.slots.len()
     }
 
-    /// Waits for the oldest copy of the device, unless there is none, or another thread does so.
+    /// Waits for the oldest copy of the device. Returns false if the calling thread may sleep: there
+    /// is no copy, or another thread waits for it and notifies this one afterwards.
     pub(super) fn wait_for_device(&self) -> bool {
-        if self.is_awaited.swap(true, Ordering::Acquire) {
-            return false;
+        match self.awaited.compare_exchange(NOBODY, SEARCHING, Ordering::Acquire, Ordering::Acquire) {
+            Ok(_) => {}
+            // That thread may find no copy, since this one was asking about it.
+            Err(SEARCHING) => return true,
+            Err(_) => return false,
         }
         let copying = self.slots.iter().filter(|slot| slot.state.is_copying());
         let oldest = copying.min_by_key(|slot| slot.copied());
         let taken = oldest.and_then(|slot| Some((slot, slot.state.poll()?)));
-        let has_waited = taken.is_some();
-        if let Some((slot, owned)) = taken {
-            let waited = self.counters.waiting_for_device.time(|| self.device.wait(&slot.event));
-            self.is_awaited.store(false, Ordering::Release);
-            self.copied(slot, owned, waited);
-        } else {
-            self.is_awaited.store(false, Ordering::Release);
-        }
+        let Some((slot, owned)) = taken else {
+            self.awaited.store(NOBODY, Ordering::Release);
+            // Another thread has taken it, and looks for work after that.
+            return false;
+        };
+        self.awaited.store(WAITING, Ordering::Release);
+        let waited = self.counters.waiting_for_device.time(|| self.device.wait(&slot.event));
+        self.awaited.store(NOBODY, Ordering::Release);
+        self.copied(slot, owned, waited);
         // The threads that sleep may wait for the next copy.
-        if has_waited {
-            self.signal.notify();
-        }
-        has_waited
+        self.signal.notify();
+        true
     }
 
     fn do_piece(&self) -> bool {

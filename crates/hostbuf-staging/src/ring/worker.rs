@@ -28,6 +28,8 @@ pub(super) fn work<D: CopyDevice>(core: &RingCore<D>) {
             continue;
         }
         if core.has_stopped() {
+            // A thread may sleep that has looked while this one had a slot.
+            core.signal.notify();
             return;
         }
         // A transfer that has ended is not kept by a thread that sleeps.
