@@ -108,8 +108,8 @@ impl<D: CopyDevice> RingCore<D> {
             && free() + self.abandoned.load(Ordering::SeqCst) == self.slots.len()
     }
 
-    /// Waits for the oldest copy of the device. Returns false if the calling thread may sleep: there
-    /// is no copy, or another thread waits for it and notifies this one afterwards.
+    /// Waits for the oldest copy of the device. Returns false if the calling thread may sleep:
+    /// there is no copy, or another thread waits for it and notifies this one afterwards.
     pub(super) fn wait_for_device(&self) -> bool {
         match self.awaited.compare_exchange(NOBODY, SEARCHING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => {}
