@@ -1,7 +1,7 @@
 //! The program that `hostbuf mirror --rdma` becomes: this command, built with the feature `rdma`.
 //!
-//! That program needs libibverbs in order to start, and the installed command must start without
-//! it. So they are two files: an installation has the other one in `libexec/hostbuf/`.
+//! libibverbs must be there for it to start, and the installed command must start without it. So
+//! they are two files: an installation has the other one in `libexec/hostbuf/`.
 
 use std::convert::Infallible;
 use std::os::unix::process::CommandExt;
