@@ -22,10 +22,14 @@ mod transfer;
 
 #[cfg(feature = "cuda")]
 pub use device::CudaDevice;
-pub use device::{CopyDevice, DeviceBuffer, DeviceError, DeviceTarget, InvalidTarget};
+pub use device::{
+    CopyDevice, DeviceBuffer, DeviceCopy, DeviceError, DeviceTarget, HostDevice, InvalidTarget,
+};
 #[cfg(any(test, feature = "testing"))]
 pub use device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};
 pub use file::{Backend, BackendChoice, CachedPages, File, FileOptions, cached_pages, drop_cached_pages};
 pub use read_write_at::{NamedFile, ReadAt, WriteAt};
-pub use ring::{HostMemory, InvalidRing, Ring, RingCounters, RingError, RingMemory, RingOptions};
-pub use transfer::{Transfer, TransferError};
+pub use ring::{
+    BorrowedMemory, HostMemory, InvalidRing, Ring, RingCounters, RingError, RingMemory, RingOptions,
+};
+pub use transfer::{Transfer, TransferError, TransferPart};

@@ -1,14 +1,37 @@
 //! The operations of a device that a ring needs.
 
-#![allow(unsafe_code, reason = "the caller of a copy guarantees both ranges")]
+#![allow(unsafe_code, reason = "the caller of a copy guarantees both sides")]
 
 use super::device_error::DeviceError;
+
+/// A copy between the host and a device.
+#[derive(Clone, Copy, Debug)]
+// Exhaustive: the operands of a copy.
+pub struct DeviceCopy {
+    /// The first byte of the host memory.
+    pub host: *mut u8,
+    /// The number of bytes.
+    pub bytes: usize,
+    /// The device's address of the first byte of its memory.
+    pub address: u64,
+}
+
+impl Default for DeviceCopy {
+    fn default() -> DeviceCopy {
+        DeviceCopy { host: std::ptr::null_mut(), bytes: 0, address: 0 }
+    }
+}
 
 /// A device that copies between registered host memory and its own memory, in the order of the
 /// requests.
 pub trait CopyDevice: Send + Sync + 'static {
     /// A point in the work of the device. An event that was never recorded counts as complete.
     type Event: Send + Sync;
+
+    /// True if the memory of the device is [memory of the host](DeviceBuffer::is_host_memory).
+    /// Bytes are then read into it and written from it by the threads of a ring, and the device
+    /// copies nothing.
+    const IS_HOST: bool = false;
 
     /// Describes the device, for messages: `GPU 0`.
     fn name(&self) -> String;
@@ -19,31 +42,27 @@ pub trait CopyDevice: Send + Sync + 'static {
     /// The driver's.
     fn new_event(&self) -> Result<Self::Event, DeviceError>;
 
-    /// Starts a copy from host memory to the device's address `to`, and records `done` behind it.
+    /// Starts copies from host memory to the device, and records `done` behind them.
     ///
     /// # Errors
-    /// The driver's. The copy may have been started all the same, unless the error
-    /// [says that it was not](DeviceError::has_started).
+    /// The driver's. Copies may have been started all the same, unless the error
+    /// [says that they were not](DeviceError::has_started); `done` is recorded behind those that
+    /// were, or else the error is that of a [lost](DeviceError::is_lost) device.
     ///
     /// # Safety
-    /// Until `done` is complete, `from` is readable host memory that nothing writes to, and as many
-    /// bytes at `to` are memory of the device that nothing else uses.
-    unsafe fn copy_to_device(
-        &self,
-        from: *const [u8],
-        to: u64,
-        done: &Self::Event,
-    ) -> Result<(), DeviceError>;
+    /// Until `done` is complete, the host memory is readable and nothing writes to it, and the
+    /// memory of the device is used by nothing else.
+    unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &Self::Event) -> Result<(), DeviceError>;
 
-    /// Starts a copy from the device's address `from` to host memory, and records `done` behind it.
+    /// Starts copies from the device to host memory, and records `done` behind them.
     ///
     /// # Errors
     /// As [`copy_to_device`](CopyDevice::copy_to_device).
     ///
     /// # Safety
-    /// Until `done` is complete, `to` is writable host memory that nothing else accesses, and as
-    /// many bytes at `from` are memory of the device that nothing writes to.
-    unsafe fn copy_to_host(&self, from: u64, to: *mut [u8], done: &Self::Event) -> Result<(), DeviceError>;
+    /// Until `done` is complete, the host memory is writable and nothing else accesses it, and
+    /// nothing writes to the memory of the device.
+    unsafe fn copy_to_host(&self, copies: &[DeviceCopy], done: &Self::Event) -> Result<(), DeviceError>;
 
     /// Returns whether the device has completed what was recorded, without waiting.
     ///

@@ -4,7 +4,7 @@
 
 use hostbuf_cuda::{CudaContext, CudaError, CudaEvent, CudaStream, DeviceMemory, DeviceSpan};
 
-use super::copy_device::CopyDevice;
+use super::copy_device::{CopyDevice, DeviceCopy};
 use super::device_buffer::DeviceBuffer;
 use super::device_error::DeviceError;
 
@@ -41,8 +41,20 @@ impl CudaDevice {
         if is_lost { error.lost() } else { error }
     }
 
-    fn record(&self, done: &CudaEvent) -> Result<(), DeviceError> {
-        done.record(&self.stream).map_err(|error| self.error("recording the end of a copy", error))
+    /// Starts copies, and records `done` behind those that were started.
+    fn start(
+        &self,
+        doing: &str,
+        copies: &[DeviceCopy],
+        done: &CudaEvent,
+        copy: impl Fn(&DeviceCopy) -> Result<(), CudaError>,
+    ) -> Result<(), DeviceError> {
+        let failed = copies.iter().find_map(|one| copy(one).err());
+        if let Err(error) = done.record(&self.stream) {
+            // Nobody can tell when the copies end.
+            return Err(self.error("recording the end of a copy", error).lost());
+        }
+        failed.map_or(Ok(()), |error| Err(self.error(doing, error)))
     }
 }
 
@@ -57,19 +69,20 @@ impl CopyDevice for CudaDevice {
         CudaEvent::new(self.stream.context()).map_err(|error| self.error("making an event", error))
     }
 
-    unsafe fn copy_to_device(&self, from: *const [u8], to: u64, done: &CudaEvent) -> Result<(), DeviceError> {
-        // SAFETY: the caller guarantees both ranges.
-        let copied = unsafe { self.stream.copy_to_device(from, to) };
-        copied.map_err(|error| self.error("starting a copy to the device", error))?;
-        self.record(done)
+    unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &CudaEvent) -> Result<(), DeviceError> {
+        self.start("starting a copy to the device", copies, done, |copy| {
+            let from = std::ptr::slice_from_raw_parts(copy.host, copy.bytes);
+            // SAFETY: the caller guarantees both sides.
+            unsafe { self.stream.copy_to_device(from, copy.address) }
+        })
     }
 
-    unsafe fn copy_to_host(&self, from: u64, to: *mut [u8], done: &CudaEvent) -> Result<(), DeviceError> {
-        let from = DeviceSpan::new(from, to.len());
-        // SAFETY: the caller guarantees both ranges.
-        let copied = unsafe { self.stream.copy_to_host(from, to) };
-        copied.map_err(|error| self.error("starting a copy to the host", error))?;
-        self.record(done)
+    unsafe fn copy_to_host(&self, copies: &[DeviceCopy], done: &CudaEvent) -> Result<(), DeviceError> {
+        self.start("starting a copy to the host", copies, done, |copy| {
+            let to = std::ptr::slice_from_raw_parts_mut(copy.host, copy.bytes);
+            // SAFETY: the caller guarantees both sides.
+            unsafe { self.stream.copy_to_host(DeviceSpan::new(copy.address, copy.bytes), to) }
+        })
     }
 
     fn is_complete(&self, event: &CudaEvent) -> Result<bool, DeviceError> {

@@ -17,6 +17,12 @@ pub unsafe trait DeviceBuffer: Send + Sync + 'static {
 
     /// Returns the number of bytes.
     fn bytes(&self) -> u64;
+
+    /// Returns whether the address is one of this process that its threads may read and write. If
+    /// so, no two transfers access the same bytes at a time, unless both write to sinks.
+    fn is_host_memory(&self) -> bool {
+        false
+    }
 }
 
 /// A part of the memory of a device, which a transfer keeps until it has ended.
@@ -56,6 +62,13 @@ impl DeviceTarget {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Returns whether the threads of this process may access the memory:
+    /// [`DeviceBuffer::is_host_memory`].
+    #[must_use]
+    pub fn is_host_memory(&self) -> bool {
+        self.range.is_host_memory()
     }
 }
 

@@ -5,13 +5,15 @@ mod copy_device;
 mod cuda_device;
 mod device_buffer;
 mod device_error;
+mod host_device;
 #[cfg(any(test, feature = "testing"))]
 mod simulated_device;
 
-pub use copy_device::CopyDevice;
+pub use copy_device::{CopyDevice, DeviceCopy};
 #[cfg(feature = "cuda")]
 pub use cuda_device::CudaDevice;
 pub use device_buffer::{DeviceBuffer, DeviceTarget, InvalidTarget};
 pub use device_error::DeviceError;
+pub use host_device::HostDevice;
 #[cfg(any(test, feature = "testing"))]
 pub use simulated_device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};

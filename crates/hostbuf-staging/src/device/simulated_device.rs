@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hostbuf_os::poison::IgnorePoison;
 
-use super::copy_device::CopyDevice;
+use super::copy_device::{CopyDevice, DeviceCopy};
 use super::device_buffer::DeviceBuffer;
 use super::device_error::DeviceError;
 use crate::ring::{HostMemory, RingMemory};
@@ -119,11 +119,23 @@ impl SimulatedDevice {
         DeviceError::refused(self.name(), doing, why)
     }
 
+    fn request_all(
+        &self,
+        copies: impl Iterator<Item = (*const u8, *mut u8, usize)>,
+        event: &SimulatedEvent,
+    ) -> Result<(), DeviceError> {
+        let mut has_started = false;
+        for copy in copies {
+            let requested = self.request(copy, event);
+            requested.map_err(|error| if has_started { error.started() } else { error })?;
+            has_started = true;
+        }
+        Ok(())
+    }
+
     fn request(
         &self,
-        from: *const u8,
-        to: *mut u8,
-        bytes: usize,
+        (from, to, bytes): (*const u8, *mut u8, usize),
         event: &SimulatedEvent,
     ) -> Result<(), DeviceError> {
         let number = self.shared.requested.fetch_add(1, Ordering::Relaxed) + 1;
@@ -139,7 +151,9 @@ impl SimulatedDevice {
         }
         {
             let mut state = event.0.lock().ignore_poison();
-            (state.recorded, state.has_failed) = (number, false);
+            // A failure is that of all copies that the event records.
+            state.has_failed &= state.recorded != state.ended;
+            state.recorded = number;
         }
         let request = Request { from, to, bytes, number, fault, event: event.clone() };
         self.requests.send(request).map_err(|_| self.error("starting a copy", "its thread has ended").lost())
@@ -172,7 +186,7 @@ fn serve(shared: &SharedDevice, queue: &mpsc::Receiver<Request>) {
         {
             let mut state = event.0.lock().ignore_poison();
             state.ended = number;
-            state.has_failed = fault == Some(Fault::Fail);
+            state.has_failed |= fault == Some(Fault::Fail);
         }
         // A thread that waits looks at the events with this lock.
         drop(shared.state.lock().ignore_poison());
@@ -191,22 +205,14 @@ impl CopyDevice for SimulatedDevice {
         Ok(SimulatedEvent(Arc::default()))
     }
 
-    unsafe fn copy_to_device(
-        &self,
-        from: *const [u8],
-        to: u64,
-        done: &SimulatedEvent,
-    ) -> Result<(), DeviceError> {
-        self.request(from.cast(), to as *mut u8, from.len(), done)
+    unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &SimulatedEvent) -> Result<(), DeviceError> {
+        let request = |copy: &DeviceCopy| (copy.host.cast_const(), copy.address as *mut u8, copy.bytes);
+        self.request_all(copies.iter().map(request), done)
     }
 
-    unsafe fn copy_to_host(
-        &self,
-        from: u64,
-        to: *mut [u8],
-        done: &SimulatedEvent,
-    ) -> Result<(), DeviceError> {
-        self.request(from as *const u8, to.cast(), to.len(), done)
+    unsafe fn copy_to_host(&self, copies: &[DeviceCopy], done: &SimulatedEvent) -> Result<(), DeviceError> {
+        let request = |copy: &DeviceCopy| (copy.address as *const u8, copy.host, copy.bytes);
+        self.request_all(copies.iter().map(request), done)
     }
 
     fn is_complete(&self, event: &SimulatedEvent) -> Result<bool, DeviceError> {

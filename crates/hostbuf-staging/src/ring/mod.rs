@@ -1,8 +1,14 @@
 //! Rings: slots of registered memory, and the threads that fill and empty them.
 
+mod borrowed_memory;
+mod copy_steps;
+mod device_wait;
 mod host_memory;
+mod host_pieces;
+mod piece_steps;
 mod ring_core;
 mod ring_counters;
+mod ring_error;
 mod ring_options;
 mod ring_slot;
 mod staging_ring;
@@ -10,7 +16,9 @@ mod transfer_queue;
 mod work_signal;
 mod worker;
 
+pub use borrowed_memory::BorrowedMemory;
 pub use host_memory::{HostMemory, RingMemory};
 pub use ring_counters::RingCounters;
+pub use ring_error::RingError;
 pub use ring_options::{InvalidRing, RingOptions};
-pub use staging_ring::{Ring, RingError};
+pub use staging_ring::Ring;

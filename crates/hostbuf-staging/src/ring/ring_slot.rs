@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::slot_word::{ClaimedPiece, OwnedSlot, SlotWord};
-use crate::transfer::{Chunk, TransferState};
+use crate::transfer::TransferState;
 
 /// The chunk that a slot moves in its present turn.
 #[derive(Debug)]
@@ -17,7 +17,6 @@ pub(super) struct SlotRecord {
     pub(super) transfer: Arc<TransferState>,
     /// The number of the chunk in the transfer.
     pub(super) number: u64,
-    pub(super) chunk: Chunk,
 }
 
 /// A slot.

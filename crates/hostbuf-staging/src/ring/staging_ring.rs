@@ -2,20 +2,25 @@
 
 #![allow(unsafe_code, reason = "divides the memory of a ring into slots")]
 
+use std::fmt;
 use std::mem::take;
+use std::slice;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::{fmt, io};
 
 use super::host_memory::{ALIGNMENT, RingMemory};
 use super::ring_core::RingCore;
 use super::ring_counters::RingCounters;
-use super::ring_options::{InvalidRing, RingOptions};
+use super::ring_error::RingError;
+use super::ring_options::RingOptions;
 use super::ring_slot::RingSlot;
 use super::worker;
-use crate::device::{CopyDevice, DeviceError, DeviceTarget};
+use crate::device::{CopyDevice, DeviceTarget};
 use crate::read_write_at::{ReadAt, WriteAt};
-use crate::transfer::{ChunkPlan, HostSide, Transfer, TransferError, TransferState};
+use crate::transfer::{
+    ChunkPlan, GatherPlan, HostSide, PlanSizes, Transfer, TransferError, TransferPart, TransferPlan,
+    TransferState,
+};
 
 /// A ring between the host and one device: slots of host memory that threads fill in pieces, and
 /// that the device copies whole. Transfers in both directions may be on their way at the same time.
@@ -78,28 +83,82 @@ impl<D: CopyDevice> Ring<D> {
     /// Starts to read the bytes of `source` from `offset` on into memory of the device, whose
     /// length is that of the transfer. On failure the rest of that memory has any content.
     pub fn read(&self, source: Arc<dyn ReadAt>, offset: u64, to: DeviceTarget) -> Transfer {
-        let alignment = source.alignment();
-        self.start(HostSide::Source(source), (offset, alignment), to)
+        let range = TransferPart::new(offset, to);
+        self.start(HostSide::Source(source), slice::from_ref(&range), |sizes| Ok(contiguous(&range, sizes)))
     }
 
     /// Starts to write memory of the device to `sink` from `offset` on. The bytes are written in
-    /// any order, and nothing makes them durable.
+    /// any order, and nothing makes them durable. A write that has failed or was cancelled has
+    /// written some of the bytes, also behind those that have [landed](Transfer::landed).
     pub fn write(&self, from: DeviceTarget, sink: Arc<dyn WriteAt>, offset: u64) -> Transfer {
-        let alignment = sink.alignment();
-        self.start(HostSide::Sink(sink), (offset, alignment), from)
+        let range = TransferPart::new(offset, from);
+        self.start(HostSide::Sink(sink), slice::from_ref(&range), |sizes| Ok(contiguous(&range, sizes)))
     }
 
-    fn start(&self, endpoint: HostSide, (offset, alignment): (u64, u64), target: DeviceTarget) -> Transfer {
-        let RingOptions { slot_bytes, piece_bytes, .. } = self.options;
-        let plan = ChunkPlan::new((offset, target.bytes()), alignment, slot_bytes, piece_bytes);
-        let state = Arc::new(TransferState::new(endpoint, target, plan));
-        if self.process == std::process::id() {
-            self.core.start(state.clone());
-        } else {
-            state.stop(TransferError::Forked);
-        }
-        Transfer::new(state)
+    /// Starts to read many ranges of `source`, each into its target, as one transfer. Small ranges
+    /// share slots, and ranges that lie near each other are read together. The order of the ranges
+    /// does not matter; the bytes [land](Transfer::landed) in the order of their offsets.
+    pub fn read_batch(&self, source: Arc<dyn ReadAt>, parts: Vec<TransferPart>) -> Transfer {
+        let ranges = parts.clone();
+        self.start(HostSide::Source(source), &ranges, |sizes| {
+            Ok(TransferPlan::Gathered(GatherPlan::for_reads(parts, sizes)))
+        })
     }
+
+    /// Starts to write the target of each part to its range of `sink`, as one transfer. Nothing
+    /// between the ranges is written. Ranges that overlap are [`TransferError::Overlap`].
+    pub fn write_batch(&self, parts: Vec<TransferPart>, sink: Arc<dyn WriteAt>) -> Transfer {
+        let ranges = parts.clone();
+        let name = sink.clone();
+        self.start(HostSide::Sink(sink), &ranges, |sizes| {
+            let overlap = |offset| TransferError::Overlap { name: name.name(), offset };
+            GatherPlan::for_writes(parts, sizes).map(TransferPlan::Gathered).map_err(overlap)
+        })
+    }
+
+    fn start(
+        &self,
+        endpoint: HostSide,
+        ranges: &[TransferPart],
+        plan: impl FnOnce(PlanSizes) -> Result<TransferPlan, TransferError>,
+    ) -> Transfer {
+        let planned = self.check(&endpoint, ranges).and_then(|()| {
+            let RingOptions { slot_bytes, piece_bytes, .. } = self.options;
+            plan(PlanSizes { alignment: endpoint.alignment(), slot_bytes, piece_bytes })
+        });
+        match planned {
+            Ok(plan) => {
+                let state = Arc::new(TransferState::new(endpoint, plan));
+                self.core.start(state.clone());
+                Transfer::new(state)
+            }
+            Err(error) => Transfer::new(Arc::new(TransferState::failed(endpoint, error))),
+        }
+    }
+
+    /// Checks the ranges of a transfer.
+    fn check(&self, endpoint: &HostSide, ranges: &[TransferPart]) -> Result<(), TransferError> {
+        if self.process != std::process::id() {
+            return Err(TransferError::Forked);
+        }
+        for TransferPart { offset, target } in ranges {
+            if offset.checked_add(target.bytes()).is_none_or(|end| end > i64::MAX as u64) {
+                let (name, offset, bytes) = (endpoint.name(), *offset, target.bytes());
+                return Err(TransferError::OutOfRange { name, offset, bytes });
+            }
+            if D::IS_HOST && !target.is_host_memory() {
+                let (device, address) = (self.core.device.name(), target.address());
+                return Err(TransferError::OtherDevice { device, address });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Plans the transfer of one range.
+fn contiguous(TransferPart { offset, target }: &TransferPart, sizes: PlanSizes) -> TransferPlan {
+    let plan = ChunkPlan::new((*offset, target.bytes()), sizes);
+    TransferPlan::Contiguous { plan, target: target.clone() }
 }
 
 impl<D: CopyDevice> Drop for Ring<D> {
@@ -122,66 +181,5 @@ impl<D: CopyDevice> fmt::Debug for Ring<D> {
             .field("device", &device)
             .field("options", &self.options)
             .finish_non_exhaustive()
-    }
-}
-
-/// The reason why there is no ring.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum RingError {
-    /// An option is invalid.
-    Invalid(InvalidRing),
-    /// The memory has too few bytes, or does not begin at a multiple of 4096.
-    Memory {
-        /// The number of bytes that the slots need.
-        needed: usize,
-        /// The number of bytes that there are.
-        bytes: usize,
-        /// The address of the first byte.
-        address: usize,
-    },
-    /// The device makes no event.
-    Device(DeviceError),
-    /// The kernel starts no thread.
-    Threads(io::Error),
-}
-
-impl fmt::Display for RingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RingError::Invalid(error) => error.fmt(f),
-            RingError::Memory { needed, bytes, address } => write!(
-                f,
-                "invalid memory of {bytes} bytes at {address:#x} for a ring: its slots need {needed} bytes from a multiple of \
-                 {ALIGNMENT} on"
-            ),
-            RingError::Device(error) => error.fmt(f),
-            RingError::Threads(error) => {
-                write!(f, "starting the threads of a ring (raise ulimit -u): {error}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for RingError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            RingError::Invalid(error) => Some(error),
-            RingError::Memory { .. } => None,
-            RingError::Device(error) => Some(error),
-            RingError::Threads(error) => Some(error),
-        }
-    }
-}
-
-impl From<InvalidRing> for RingError {
-    fn from(error: InvalidRing) -> RingError {
-        RingError::Invalid(error)
-    }
-}
-
-impl From<DeviceError> for RingError {
-    fn from(error: DeviceError) -> RingError {
-        RingError::Device(error)
     }
 }

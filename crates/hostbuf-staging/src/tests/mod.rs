@@ -1,8 +1,10 @@
 //! Tests of rings over a simulated device.
 
+mod batches;
 mod byte_source;
 mod cancelled;
 mod faults;
 mod files;
 mod futures;
+mod host_memory;
 mod moved_bytes;

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::planned_piece::{PiecePart, PlanSizes, PlannedPiece};
+
 /// The division of `length` bytes at `offset` of a file into chunks, one for each turn of a slot.
 ///
 /// The chunks begin at multiples of the alignment in the file, so a chunk lies in its slot as it
@@ -32,15 +34,10 @@ pub(crate) struct Chunk {
 }
 
 impl ChunkPlan {
-    /// Plans a transfer. `slot_bytes` and `piece_bytes` are multiples of `alignment`.
-    pub(crate) fn new(
-        (offset, length): (u64, u64),
-        alignment: u64,
-        slot_bytes: usize,
-        piece_bytes: usize,
-    ) -> ChunkPlan {
-        let (slot_bytes, piece_bytes) = (slot_bytes as u64, piece_bytes as u64);
-        ChunkPlan { offset, length, alignment, slot_bytes, piece_bytes }
+    /// Plans a transfer.
+    pub(crate) fn new((offset, length): (u64, u64), sizes: PlanSizes) -> ChunkPlan {
+        let (slot_bytes, piece_bytes) = (sizes.slot_bytes as u64, sizes.piece_bytes as u64);
+        ChunkPlan { offset, length, alignment: sizes.alignment, slot_bytes, piece_bytes }
     }
 
     fn first(&self) -> u64 {
@@ -70,13 +67,26 @@ impl ChunkPlan {
         (chunk.used.end as u64).div_ceil(self.piece_bytes) as u32
     }
 
-    /// Returns the bytes of the slot that piece `number` covers, rounded up to the alignment, and
-    /// the number of those that the transfer needs.
-    pub(crate) fn piece(&self, chunk: &Chunk, number: u32) -> (Range<usize>, usize) {
+    /// Returns piece `number` of a chunk.
+    pub(crate) fn piece(&self, chunk: &Chunk, number: u32) -> PlannedPiece {
         let start = u64::from(number) * self.piece_bytes;
         let needed = (start + self.piece_bytes).min(chunk.used.end as u64);
         let end = needed.next_multiple_of(self.alignment);
-        (start as usize..end as usize, (needed - start) as usize)
+        let (memory, needed) = (start as usize..end as usize, (needed - start) as usize);
+        PlannedPiece { memory, file_offset: chunk.file_offset + start, needed }
+    }
+
+    /// Returns the part of a piece that belongs to the transfer. `target` is the device's address
+    /// of its first byte. `None` if the piece lies before the transfer.
+    pub(crate) fn part(&self, chunk: &Chunk, number: u32, target: u64) -> Option<PiecePart> {
+        let piece = self.piece(chunk, number);
+        let start = piece.memory.start.max(chunk.used.start);
+        let end = piece.memory.start + piece.needed;
+        (start < end).then(|| PiecePart {
+            memory: start..end,
+            file_offset: chunk.file_offset + start as u64,
+            address: target + chunk.transfer_offset + (start - chunk.used.start) as u64,
+        })
     }
 }
 
@@ -86,16 +96,20 @@ mod tests {
 
     use super::*;
 
+    fn planned(range: (u64, u64), alignment: u64, slot_bytes: usize, piece_bytes: usize) -> ChunkPlan {
+        ChunkPlan::new(range, PlanSizes { alignment, slot_bytes, piece_bytes })
+    }
+
     #[test]
     fn an_aligned_transfer_fills_its_slots() {
-        let plan = ChunkPlan::new((8192, 20_000), 4096, 16384, 4096);
+        let plan = planned((8192, 20_000), 4096, 16384, 4096);
         assert_eq!(plan.chunks(), 2);
         assert_eq!(plan.chunk(0), Chunk { file_offset: 8192, used: 0..16384, transfer_offset: 0 });
         let last = plan.chunk(1);
         assert_eq!(last, Chunk { file_offset: 24576, used: 0..3616, transfer_offset: 16384 });
         assert_eq!((plan.pieces(&plan.chunk(0)), plan.pieces(&last)), (4, 1));
-        assert_eq!(plan.piece(&last, 0), (0..4096, 3616));
-        assert_eq!(ChunkPlan::new((5, 0), 4096, 16384, 4096).chunks(), 0);
+        assert_eq!(plan.piece(&last, 0), PlannedPiece { memory: 0..4096, file_offset: 24576, needed: 3616 });
+        assert_eq!(planned((5, 0), 4096, 16384, 4096).chunks(), 0);
     }
 
     proptest! {
@@ -108,7 +122,7 @@ mod tests {
             slots in 1usize..4,
         ) {
             let piece = 4096 * pieces;
-            let plan = ChunkPlan::new((offset, length), alignment, piece * slots, piece);
+            let plan = planned((offset, length), alignment, piece * slots, piece);
             let (mut next, mut moved) = (offset, 0);
             for number in 0..plan.chunks() {
                 let chunk = plan.chunk(number);
@@ -116,15 +130,19 @@ mod tests {
                 prop_assert_eq!(chunk.file_offset + chunk.used.start as u64, next);
                 prop_assert_eq!(chunk.transfer_offset, next - offset);
                 prop_assert!(chunk.used.end <= piece * slots && !chunk.used.is_empty());
-                let mut covered = 0;
+                let (mut covered, mut of_parts) = (0, 0);
                 for piece in 0..plan.pieces(&chunk) {
-                    let (bytes, needed) = plan.piece(&chunk, piece);
-                    prop_assert_eq!(bytes.start, covered);
-                    prop_assert!(needed > 0 && needed <= bytes.len());
-                    prop_assert_eq!(bytes.len() as u64 % alignment, 0);
-                    covered = bytes.start + needed;
+                    let PlannedPiece { memory, file_offset, needed } = plan.piece(&chunk, piece);
+                    prop_assert_eq!((memory.start, file_offset), (covered, chunk.file_offset + covered as u64));
+                    prop_assert!(needed > 0 && needed <= memory.len());
+                    prop_assert_eq!(memory.len() as u64 % alignment, 0);
+                    covered = memory.start + needed;
+                    if let Some(part) = plan.part(&chunk, piece, 5000) {
+                        prop_assert_eq!(part.address - 5000, part.file_offset - offset);
+                        of_parts += part.bytes();
+                    }
                 }
-                prop_assert_eq!(covered, chunk.used.end);
+                prop_assert_eq!((covered, of_parts), (chunk.used.end, chunk.used.len()));
                 next += chunk.used.len() as u64;
                 moved += chunk.used.len() as u64;
             }

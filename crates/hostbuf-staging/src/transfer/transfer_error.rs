@@ -46,6 +46,29 @@ pub enum TransferError {
         /// The number of bytes at the beginning of the transfer that have landed.
         landed: u64,
     },
+    /// Two ranges of a batch that writes overlap. Nothing was written.
+    Overlap {
+        /// The name of the sink.
+        name: String,
+        /// The offset of the first byte that two ranges have.
+        offset: u64,
+    },
+    /// A range ends beyond the largest offset of a file. Nothing was moved.
+    OutOfRange {
+        /// The name of the source or sink.
+        name: String,
+        /// The offset of the first byte.
+        offset: u64,
+        /// The number of bytes.
+        bytes: u64,
+    },
+    /// A target is not memory of the ring's device. Nothing was moved.
+    OtherDevice {
+        /// The description of the ring's device.
+        device: String,
+        /// The address of the target.
+        address: u64,
+    },
     /// This process was forked from the one that made the ring.
     Forked,
 }
@@ -59,7 +82,10 @@ impl TransferError {
             | TransferError::UnexpectedEnd { landed, .. }
             | TransferError::Device { landed, .. }
             | TransferError::Cancelled { landed } => *landed = bytes,
-            TransferError::Forked => {}
+            TransferError::Overlap { .. }
+            | TransferError::OutOfRange { .. }
+            | TransferError::OtherDevice { .. }
+            | TransferError::Forked => {}
         }
         self
     }
@@ -79,6 +105,21 @@ impl fmt::Display for TransferError {
             }
             TransferError::Cancelled { landed } => {
                 write!(f, "the transfer was cancelled; {landed} bytes have landed")
+            }
+            TransferError::Overlap { name, offset } => {
+                write!(
+                    f,
+                    "two ranges of a batch write to offset {offset} of {name}: write them one after the other"
+                )
+            }
+            TransferError::OutOfRange { name, offset, bytes } => {
+                write!(
+                    f,
+                    "invalid range of {bytes} bytes at offset {offset} of {name}: a file ends before 2^63"
+                )
+            }
+            TransferError::OtherDevice { device, address } => {
+                write!(f, "{address:#x} is no memory of {device}: use a ring of the device that has it")
             }
             TransferError::Forked => {
                 f.write_str("a forked child has no part in the rings of its parent: make a ring in the child")

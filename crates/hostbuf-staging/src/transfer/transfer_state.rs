@@ -8,9 +8,9 @@ use std::task::Waker;
 
 use hostbuf_os::poison::IgnorePoison;
 
-use super::chunk_plan::ChunkPlan;
+use super::gather_plan::GatherPlan;
 use super::transfer_error::TransferError;
-use crate::device::DeviceTarget;
+use super::transfer_plan::TransferPlan;
 use crate::read_write_at::{ReadAt, WriteAt};
 
 /// The side of the host, which says in which direction a transfer goes.
@@ -21,11 +21,28 @@ pub(crate) enum HostSide {
     Sink(Arc<dyn WriteAt>),
 }
 
+impl HostSide {
+    /// Returns the name of the source or sink.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            HostSide::Source(source) => source.name(),
+            HostSide::Sink(sink) => sink.name(),
+        }
+    }
+
+    /// Returns the alignment that the source or sink has.
+    pub(crate) fn alignment(&self) -> u64 {
+        match self {
+            HostSide::Source(source) => source.alignment(),
+            HostSide::Sink(sink) => sink.alignment(),
+        }
+    }
+}
+
 /// The state of a transfer. It keeps both sides until nothing accesses them any more.
 pub(crate) struct TransferState {
     pub(crate) endpoint: HostSide,
-    pub(crate) target: DeviceTarget,
-    pub(crate) plan: ChunkPlan,
+    pub(crate) plan: TransferPlan,
     chunks: u64,
     /// The number of the next chunk that no thread has begun; `chunks` or more if there is none.
     next: AtomicU64,
@@ -47,12 +64,11 @@ struct TransferOutcome {
 }
 
 impl TransferState {
-    pub(crate) fn new(endpoint: HostSide, target: DeviceTarget, plan: ChunkPlan) -> TransferState {
+    pub(crate) fn new(endpoint: HostSide, plan: TransferPlan) -> TransferState {
         let chunks = plan.chunks();
         let words = chunks.div_ceil(64) as usize;
         TransferState {
             endpoint,
-            target,
             plan,
             chunks,
             next: AtomicU64::new(0),
@@ -62,6 +78,13 @@ impl TransferState {
             outcome: Mutex::new(TransferOutcome { is_over: chunks == 0, ..TransferOutcome::default() }),
             ended: Condvar::new(),
         }
+    }
+
+    /// Makes the state of a transfer that has failed before it began.
+    pub(crate) fn failed(endpoint: HostSide, error: TransferError) -> TransferState {
+        let state = TransferState::new(endpoint, TransferPlan::Gathered(GatherPlan::default()));
+        state.outcome.lock().ignore_poison().error = Some(error);
+        state
     }
 
     /// Begins a chunk, if there is one that no thread has begun.
@@ -133,7 +156,7 @@ impl TransferState {
         let full = (0..self.landed.len()).take_while(|&number| word(number) == u64::MAX).count();
         let rest = if full < self.landed.len() { u64::from(word(full).trailing_ones()) } else { 0 };
         let chunks = full as u64 * 64 + rest;
-        if chunks >= self.chunks { self.target.bytes() } else { self.plan.chunk(chunks).transfer_offset }
+        if chunks >= self.chunks { self.plan.bytes() } else { self.plan.bytes_before(chunks) }
     }
 
     /// Returns whether the transfer has ended.
@@ -166,8 +189,11 @@ impl TransferState {
     fn result(&self, outcome: &TransferOutcome) -> Result<u64, TransferError> {
         let landed = self.landed();
         match &outcome.error {
-            // A transfer that was cancelled after its last byte is complete.
-            Some(error) if landed < self.target.bytes() => Err(error.clone().with_landed(landed)),
+            // A transfer that was cancelled after its last byte is complete; one that never began
+            // has no bytes.
+            Some(error) if landed < self.plan.bytes() || self.chunks == 0 => {
+                Err(error.clone().with_landed(landed))
+            }
             _ => Ok(landed),
         }
     }
@@ -175,6 +201,6 @@ impl TransferState {
 
 impl fmt::Debug for TransferState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TransferState").field("target", &self.target).finish_non_exhaustive()
+        f.debug_struct("TransferState").field("bytes", &self.plan.bytes()).finish_non_exhaustive()
     }
 }

@@ -1,0 +1,75 @@
+//! Host memory that another part of the program owns.
+
+#![allow(unsafe_code, reason = "the caller promises that the memory stays")]
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+
+use super::host_memory::RingMemory;
+use crate::device::DeviceBuffer;
+
+/// Host memory that another part of the program owns: a region of a buffer, a block of a pool, an
+/// array. It is the memory of a ring, or, for rings whose device is the host, the target of
+/// transfers.
+pub struct BorrowedMemory {
+    address: NonNull<u8>,
+    bytes: usize,
+    /// Dropped after the last access.
+    _keeper: Box<dyn Any + Send + Sync>,
+}
+
+impl BorrowedMemory {
+    /// Borrows the `bytes` at `address` until `keeper` is dropped. `keeper` owns the memory, and
+    /// also its registration if there is one.
+    ///
+    /// # Safety
+    /// As long as `keeper` exists, the memory is initialised, readable and writable, and nothing
+    /// outside of rings accesses it. As a target, no two transfers access the same bytes at a time,
+    /// unless both write to sinks, and others access the memory only while no transfer does.
+    pub unsafe fn new(
+        address: NonNull<u8>,
+        bytes: usize,
+        keeper: impl Send + Sync + 'static,
+    ) -> BorrowedMemory {
+        BorrowedMemory { address, bytes, _keeper: Box::new(keeper) }
+    }
+}
+
+// SAFETY: the caller of `new` guarantees the memory.
+unsafe impl Send for BorrowedMemory {}
+// SAFETY: a shared reference gives the address only.
+unsafe impl Sync for BorrowedMemory {}
+
+// SAFETY: the caller of `new` guarantees the memory.
+unsafe impl RingMemory for BorrowedMemory {
+    fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+// SAFETY: the caller of `new` guarantees the memory.
+unsafe impl DeviceBuffer for BorrowedMemory {
+    fn address(&self) -> u64 {
+        self.address.as_ptr() as u64
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    fn is_host_memory(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for BorrowedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (address, bytes) = (self.address, self.bytes);
+        f.debug_struct("BorrowedMemory").field("address", &address).field("bytes", &bytes).finish()
+    }
+}

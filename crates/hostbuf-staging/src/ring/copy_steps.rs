@@ -1,0 +1,161 @@
+//! The steps of a ring on the side of the device: copies start and end, and are waited for.
+
+#![allow(unsafe_code, reason = "devices access memory that the states of slots guard")]
+
+use std::sync::atomic::Ordering;
+
+use super::device_wait::Begun;
+use super::ring_core::RingCore;
+use super::ring_slot::{RingSlot, SlotRecord};
+use crate::device::{CopyDevice, DeviceCopy, DeviceError};
+use crate::slot_word::OwnedSlot;
+use crate::transfer::{HostSide, TransferError};
+
+/// The largest number of copies that the device is given at a time.
+const COPIES: usize = 64;
+
+impl<D: CopyDevice> RingCore<D> {
+    /// Lets the device copy a slot.
+    pub(super) fn start_copy(&self, slot: &RingSlot<D::Event>, owned: OwnedSlot<'_>) {
+        let SlotRecord { transfer, .. } = slot.record(&owned);
+        self.stop_if_over(transfer);
+        if transfer.is_stopped() {
+            transfer.skip();
+            return self.free(slot, owned);
+        }
+        slot.set_copied(&owned, self.started.fetch_add(1, Ordering::Relaxed));
+        match self.start_copies(slot, &owned) {
+            Ok(()) => owned.start_copy(),
+            Err(error) => self.fail_copy(slot, owned, error),
+        }
+    }
+
+    /// Starts the copies of a slot.
+    ///
+    /// # Errors
+    /// The device's.
+    fn start_copies(&self, slot: &RingSlot<D::Event>, owned: &OwnedSlot<'_>) -> Result<(), DeviceError> {
+        let SlotRecord { transfer, number } = slot.record(owned);
+        let (counters, mut has_started) = (&self.counters, false);
+        let mut planned = transfer.plan.copies(*number);
+        loop {
+            let mut copies = [DeviceCopy::default(); COPIES];
+            let mut count = 0;
+            for (copy, part) in copies.iter_mut().zip(&mut planned) {
+                let host = slot.copied_memory(owned, part.memory.clone()).cast();
+                *copy = DeviceCopy { host, bytes: part.bytes(), address: part.address };
+                count += 1;
+            }
+            let copies = &copies[..count];
+            if copies.is_empty() {
+                return Ok(());
+            }
+            let (started, counter) = match &transfer.endpoint {
+                HostSide::Source(_) => {
+                    // SAFETY: nobody accesses the slot before the event is complete, and the record
+                    // keeps the memory of the device.
+                    (unsafe { self.device.copy_to_device(copies, &slot.event) }, &counters.to_device)
+                }
+                HostSide::Sink(_) => {
+                    // SAFETY: as above.
+                    (unsafe { self.device.copy_to_host(copies, &slot.event) }, &counters.from_device)
+                }
+            };
+            // The event is recorded behind the copies of the calls before.
+            started.map_err(|error| if has_started { error.started() } else { error })?;
+            has_started = true;
+            counters.copies.fetch_add(count as u64, Ordering::Relaxed);
+            let bytes: usize = copies.iter().map(|copy| copy.bytes).sum();
+            counter.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks the device whether it has copied a slot, and goes on with one that it has.
+    pub(super) fn end_copy(&self) -> bool {
+        for slot in &self.slots {
+            let Some(owned) = slot.state.poll() else { continue };
+            match self.device.is_complete(&slot.event) {
+                Ok(false) => owned.start_copy(),
+                Ok(true) => {
+                    self.copied(slot, owned, Ok(()));
+                    return true;
+                }
+                Err(error) => {
+                    self.copied(slot, owned, Err(error));
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Waits for the oldest copy of the device. Returns false if the calling thread may sleep:
+    /// there is no copy, or another thread waits for it and notifies this one afterwards.
+    pub(super) fn wait_for_device(&self) -> bool {
+        match self.device_wait.begin() {
+            Begun::Alone => {}
+            // That thread may find no copy, since this one was asking about it.
+            Begun::BesideSearch => return true,
+            Begun::BesideWait => return false,
+        }
+        let copying = self.slots.iter().filter(|slot| slot.state.is_copying());
+        let oldest = copying.min_by_key(|slot| slot.copied());
+        let taken = oldest.and_then(|slot| Some((slot, slot.state.poll()?)));
+        let Some((slot, owned)) = taken else {
+            self.device_wait.end();
+            // Another thread has taken it, and looks for work after that.
+            return false;
+        };
+        self.device_wait.found();
+        let waited = self.counters.waiting_for_device.time(|| self.device.wait(&slot.event));
+        self.device_wait.end();
+        self.copied(slot, owned, waited);
+        // The threads that sleep may wait for the next copy.
+        self.signal.notify();
+        true
+    }
+
+    /// Goes on with a slot that the device has copied, or has failed to copy.
+    fn copied(&self, slot: &RingSlot<D::Event>, owned: OwnedSlot<'_>, result: Result<(), DeviceError>) {
+        if let Err(error) = result {
+            return self.fail_copy(slot, owned, error);
+        }
+        let SlotRecord { transfer, number } = slot.record(&owned);
+        match &transfer.endpoint {
+            HostSide::Source(_) => {
+                transfer.land(*number);
+                self.free(slot, owned);
+            }
+            HostSide::Sink(_) if transfer.is_stopped() => {
+                transfer.skip();
+                self.free(slot, owned);
+            }
+            HostSide::Sink(_) => {
+                let pieces = transfer.plan.pieces(*number);
+                self.offer(owned, pieces);
+            }
+        }
+    }
+
+    /// Stops the transfer of a slot that the device has failed to copy.
+    fn fail_copy(&self, slot: &RingSlot<D::Event>, owned: OwnedSlot<'_>, error: DeviceError) {
+        let SlotRecord { transfer, number } = slot.record(&owned);
+        let address = transfer.plan.part(*number, 0, 0).map_or(0, |part| part.address);
+        transfer.stop(TransferError::Device { address, source: error.clone(), landed: 0 });
+        // A copy that was started and then reported as failed may still be on its way.
+        let is_lost = error.is_lost()
+            || error.has_started()
+                && self.device.wait(&slot.event).err().is_some_and(|error| error.is_lost());
+        transfer.skip();
+        if !is_lost {
+            return self.free(slot, owned);
+        }
+        // The device may access this memory, and that of the record, for ever.
+        let _ = self.lost.set(error.lost());
+        self.abandoned.fetch_add(1, Ordering::SeqCst);
+        for transfer in self.queue.take_all() {
+            self.stop_if_over(&transfer);
+        }
+        self.signal.notify();
+    }
+}

@@ -1,0 +1,68 @@
+//! The reasons why there is no ring.
+
+use std::{fmt, io};
+
+use super::host_memory::ALIGNMENT;
+use super::ring_options::InvalidRing;
+use crate::device::DeviceError;
+
+/// The reason why there is no ring.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RingError {
+    /// An option is invalid.
+    Invalid(InvalidRing),
+    /// The memory has too few bytes, or does not begin at a multiple of 4096.
+    Memory {
+        /// The number of bytes that the slots need.
+        needed: usize,
+        /// The number of bytes that there are.
+        bytes: usize,
+        /// The address of the first byte.
+        address: usize,
+    },
+    /// The device makes no event.
+    Device(DeviceError),
+    /// The kernel starts no thread.
+    Threads(io::Error),
+}
+
+impl fmt::Display for RingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RingError::Invalid(error) => error.fmt(f),
+            RingError::Memory { needed, bytes, address } => write!(
+                f,
+                "invalid memory of {bytes} bytes at {address:#x} for a ring: its slots need {needed} bytes from a multiple of \
+                 {ALIGNMENT} on"
+            ),
+            RingError::Device(error) => error.fmt(f),
+            RingError::Threads(error) => {
+                write!(f, "starting the threads of a ring (raise ulimit -u): {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RingError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RingError::Invalid(error) => Some(error),
+            RingError::Memory { .. } => None,
+            RingError::Device(error) => Some(error),
+            RingError::Threads(error) => Some(error),
+        }
+    }
+}
+
+impl From<InvalidRing> for RingError {
+    fn from(error: InvalidRing) -> RingError {
+        RingError::Invalid(error)
+    }
+}
+
+impl From<DeviceError> for RingError {
+    fn from(error: DeviceError) -> RingError {
+        RingError::Device(error)
+    }
+}
