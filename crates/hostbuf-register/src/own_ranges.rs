@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use crate::error::{Error, Result};
 use crate::span::Span;
 pub use list::{FreezeObserver, Keeper};
-use list::{Range, find_here, is_frozen_here, own_ranges};
+use list::{Range, end_uses_here, find_here, is_frozen_here, own_ranges};
 pub(crate) use other_copies::check_all;
 use other_copies::join;
 
@@ -141,6 +141,7 @@ impl Freezing {
     /// [`Error::OtherCopy`] names a copy of the library in this process that cannot be asked.
     pub fn begin(span: Span) -> Result<Freezing> {
         check_all()?;
+        end_uses_here(span).map_err(Error::not_frozen)?;
         let (mut freezing, observers) = {
             let mut own = own_ranges();
             let observers = own.observers_for(span).map_err(Error::not_frozen)?;

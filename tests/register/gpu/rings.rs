@@ -98,6 +98,43 @@ fn end_early() {
     }
 }
 
+/// Moves a file by the ring that the process shares, in memory that is registered with CUDA.
+fn share() {
+    let gpu = first_gpu();
+    let shared = Ring::of_gpu(&gpu).expect("a ring");
+    assert!(Arc::ptr_eq(&shared, &Ring::of_gpu(&gpu).expect("the same ring")));
+    let context = CudaContext::retain(&gpu).expect("a context");
+    let folder = Scratch::new("rings-shared");
+    let (from, to) = (folder.path("from"), folder.path("to"));
+    let bytes = shared.options().slot_bytes + 777;
+    fs::write(&from, content(bytes, 3)).expect("the folder is writable");
+    let memory = target(&context, bytes);
+    shared
+        .read(Arc::new(File::open(&from).expect("it is there")), 0, memory.clone())
+        .wait()
+        .expect("it is read");
+    let sink = Arc::new(FileOptions::new().write(true).open(&to).expect("it is made"));
+    shared.write(memory, sink, 0).wait().expect("it is written");
+    assert!(fs::read(&to).expect("it was written") == content(bytes, 3));
+    let known = Arc::downgrade(&shared);
+    drop(shared);
+    assert_eq!(known.strong_count(), 0, "it ends with its last user");
+    assert!(Ring::of_gpu(&gpu).expect("another ring").is_usable());
+}
+
+#[test]
+fn parts_of_a_process_share_a_ring_of_the_fake_driver() {
+    if with_fake_cuda("gpu::rings::parts_of_a_process_share_a_ring_of_the_fake_driver") {
+        share();
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn parts_of_a_process_share_a_ring_of_a_gpu() {
+    share();
+}
+
 #[test]
 fn files_move_to_the_fake_driver_and_back() {
     if with_fake_cuda("gpu::rings::files_move_to_the_fake_driver_and_back") {

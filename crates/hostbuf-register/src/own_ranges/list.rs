@@ -23,6 +23,16 @@ pub(super) struct Range {
 /// A part of a program that registers memory on its own, such as a cache, and ends its
 /// registrations when a range is frozen.
 pub trait FreezeObserver: Send + Sync {
+    /// Ends what uses registrations of `span`, such as a ring that moves bytes through it. It is
+    /// called on all observers before the first [`prepare`](FreezeObserver::prepare), and before
+    /// registrations of the user are looked for.
+    ///
+    /// # Errors
+    /// A message that names a use which does not end.
+    fn end_uses(&self, _: Span) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
     /// Ends all unused registrations of `span`, and returns when none is left by which a device
     /// could write there. [`may_write`](super::may_write) refuses new ones already. Registrations
     /// for reading end too: they pin pages, so the kernel would not seal the memory, and not every
@@ -105,8 +115,16 @@ pub(super) fn is_frozen_here(span: Span) -> bool {
     own_ranges().is_frozen(span)
 }
 
+/// Lets all observers of this copy end what uses registrations of `span`. It is called without the
+/// lock, since ending a use waits for devices.
+pub(super) fn end_uses_here(span: Span) -> std::result::Result<(), String> {
+    let observers: Vec<_> = own_ranges().observers.iter().filter_map(Weak::upgrade).collect();
+    observers.iter().try_for_each(|observer| observer.end_uses(span))
+}
+
 /// Runs the first step of freezing in this copy for another one, which has marked the range.
 pub(super) fn prepare_here(span: Span) -> std::result::Result<(), String> {
+    end_uses_here(span)?;
     let observers = own_ranges().observers_for(span)?;
     observers.iter().try_for_each(|observer| observer.prepare(span))
 }

@@ -6,6 +6,8 @@ use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
 
+use hostbuf_register::{Pinned, Registrar};
+
 use super::host_memory::RingMemory;
 use crate::device::DeviceBuffer;
 
@@ -33,6 +35,17 @@ impl BorrowedMemory {
         keeper: impl Send + Sync + 'static,
     ) -> BorrowedMemory {
         BorrowedMemory { address, bytes, _keeper: Box::new(keeper) }
+    }
+}
+
+impl<R: Registrar> From<Pinned<R>> for BorrowedMemory {
+    /// Borrows a block of a [`PinnedAlloc`](hostbuf_register::PinnedAlloc), which stays registered.
+    fn from(mut block: Pinned<R>) -> BorrowedMemory {
+        let bytes = block.len();
+        let address = NonNull::from(&mut *block).cast();
+        // SAFETY: the block owns the memory, which does not move with it, and nobody else has the
+        // block. Allocators give initialised memory.
+        unsafe { BorrowedMemory::new(address, bytes, block) }
     }
 }
 

@@ -1,17 +1,18 @@
 //! The common state of the handles and the threads of a ring.
 
-#![allow(unsafe_code, reason = "drops the memory of a ring after its slots")]
-
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::device_wait::DeviceWait;
 use super::host_memory::RingMemory;
 use super::ring_counters::SharedCounters;
+use super::ring_life::RingLife;
 use super::ring_slot::RingSlot;
 use super::transfer_queue::TransferQueue;
 use super::work_signal::WorkSignal;
+use hostbuf_register::Span;
+use hostbuf_register::own_ranges::FreezeObserver;
+
 use crate::device::{CopyDevice, DeviceError};
 use crate::slot_word::OwnedSlot;
 use crate::transfer::{TransferError, TransferState};
@@ -30,8 +31,7 @@ pub(super) struct RingCore<D: CopyDevice> {
     pub(super) device_wait: DeviceWait,
     /// The number of copies that were started.
     pub(super) started: AtomicU64,
-    /// Dropped after the slots, unless some are abandoned.
-    memory: ManuallyDrop<Box<dyn RingMemory>>,
+    pub(super) life: RingLife,
 }
 
 impl<D: CopyDevice> RingCore<D> {
@@ -51,7 +51,7 @@ impl<D: CopyDevice> RingCore<D> {
             is_stopping: AtomicBool::new(false),
             device_wait: DeviceWait::default(),
             started: AtomicU64::new(0),
-            memory: ManuallyDrop::new(memory),
+            life: RingLife::new(memory),
         }
     }
 
@@ -74,6 +74,11 @@ impl<D: CopyDevice> RingCore<D> {
             transfer.stop(TransferError::Cancelled { landed: 0 });
         }
         self.signal.notify();
+    }
+
+    /// Returns whether the ring goes on, and has not lost its device.
+    pub(super) fn is_usable(&self) -> bool {
+        self.lost.get().is_none() && !self.is_stopping.load(Ordering::SeqCst)
     }
 
     /// Stops a transfer if the ring ends, or has lost its device.
@@ -110,16 +115,37 @@ impl<D: CopyDevice> RingCore<D> {
     }
 }
 
+impl<D: CopyDevice> FreezeObserver for RingCore<D> {
+    /// Ends the ring, and gives its memory back.
+    fn end_uses(&self, span: Span) -> Result<(), String> {
+        if !self.life.uses(span) {
+            return Ok(());
+        }
+        self.stop();
+        self.life.wait_for_threads();
+        if self.abandoned.load(Ordering::SeqCst) > 0 {
+            return Err(format!(
+                "{} was lost while it copied, and may access {span} for ever",
+                self.device.name()
+            ));
+        }
+        self.life.release_memory();
+        Ok(())
+    }
+
+    fn prepare(&self, _: Span) -> Result<(), String> {
+        Ok(())
+    }
+}
+
 impl<D: CopyDevice> Drop for RingCore<D> {
     fn drop(&mut self) {
         if self.abandoned.load(Ordering::SeqCst) > 0 {
             tracing::error!(device = self.device.name(), "the memory of a ring stays: its device is lost");
+            self.life.keep_memory();
             for slot in &mut self.slots {
                 slot.abandon_record();
             }
-            return;
         }
-        // SAFETY: nothing uses it afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 }

@@ -23,6 +23,8 @@ pub enum RingError {
     },
     /// The device makes no event.
     Device(DeviceError),
+    /// The memory cannot be registered.
+    Register(hostbuf_register::Error),
     /// The kernel starts no thread.
     Threads(io::Error),
 }
@@ -37,6 +39,7 @@ impl fmt::Display for RingError {
                  {ALIGNMENT} on"
             ),
             RingError::Device(error) => error.fmt(f),
+            RingError::Register(error) => error.fmt(f),
             RingError::Threads(error) => {
                 write!(f, "starting the threads of a ring (raise ulimit -u): {error}")
             }
@@ -50,6 +53,7 @@ impl std::error::Error for RingError {
             RingError::Invalid(error) => Some(error),
             RingError::Memory { .. } => None,
             RingError::Device(error) => Some(error),
+            RingError::Register(error) => Some(error),
             RingError::Threads(error) => Some(error),
         }
     }
@@ -64,5 +68,11 @@ impl From<InvalidRing> for RingError {
 impl From<DeviceError> for RingError {
     fn from(error: DeviceError) -> RingError {
         RingError::Device(error)
+    }
+}
+
+impl From<hostbuf_register::Error> for RingError {
+    fn from(error: hostbuf_register::Error) -> RingError {
+        RingError::Register(error)
     }
 }

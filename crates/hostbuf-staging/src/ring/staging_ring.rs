@@ -5,8 +5,12 @@
 use std::fmt;
 use std::mem::take;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+
 use std::thread::JoinHandle;
+
+use hostbuf_os::fork_guard::ForkGuard;
+use hostbuf_register::own_ranges;
 
 use super::host_memory::{ALIGNMENT, RingMemory};
 use super::ring_core::RingCore;
@@ -29,14 +33,16 @@ use crate::transfer::{
 /// no allocation, no lock, and no system call but the reads, the copy, and the question whether it
 /// has ended. A ring without transfers takes no CPU time.
 ///
+/// A ring ends when a buffer is frozen that has its memory: its transfers are cancelled, and the
+/// memory is given back first.
+///
 /// Dropping the ring cancels its transfers, and waits until the device accesses none of its memory.
 /// In a forked child it does nothing, and transfers are [`TransferError::Forked`].
 pub struct Ring<D: CopyDevice> {
     core: Arc<RingCore<D>>,
     threads: Vec<JoinHandle<()>>,
     options: RingOptions,
-    /// The process that has made the ring.
-    process: u32,
+    fork_guard: ForkGuard,
 }
 
 impl<D: CopyDevice> Ring<D> {
@@ -58,8 +64,10 @@ impl<D: CopyDevice> Ring<D> {
         };
         let slots = (0..options.slots).map(slot).collect::<Result<Box<[_]>, _>>()?;
         let core = Arc::new(RingCore::new(device, slots, Box::new(memory)));
+        let observer: Weak<RingCore<D>> = Arc::downgrade(&core);
+        own_ranges::observe(observer);
         let threads = worker::start(&core, options.workers).map_err(RingError::Threads)?;
-        Ok(Ring { core, threads, options, process: std::process::id() })
+        Ok(Ring { core, threads, options, fork_guard: ForkGuard::current() })
     }
 
     /// Returns the options.
@@ -72,6 +80,13 @@ impl<D: CopyDevice> Ring<D> {
     #[must_use]
     pub fn device(&self) -> &D {
         &self.core.device
+    }
+
+    /// Returns whether transfers can be started: this process has made the ring, the device is not
+    /// lost, and no buffer was frozen that has the memory of the ring.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.fork_guard.is_current() && self.core.is_usable()
     }
 
     /// Returns the counts.
@@ -138,7 +153,7 @@ impl<D: CopyDevice> Ring<D> {
 
     /// Checks the ranges of a transfer.
     fn check(&self, endpoint: &HostSide, ranges: &[TransferPart]) -> Result<(), TransferError> {
-        if self.process != std::process::id() {
+        if !self.fork_guard.is_current() {
             return Err(TransferError::Forked);
         }
         for TransferPart { offset, target } in ranges {
@@ -163,7 +178,7 @@ fn contiguous(TransferPart { offset, target }: &TransferPart, sizes: PlanSizes) 
 
 impl<D: CopyDevice> Drop for Ring<D> {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
+        if !self.fork_guard.is_current() {
             // The threads are those of the parent, and so is what they use.
             std::mem::forget(self.core.clone());
             std::mem::forget(take(&mut self.threads));

@@ -40,6 +40,22 @@ pub(super) fn work<D: CopyDevice>(core: &RingCore<D>) {
     }
 }
 
+/// A thread of a ring, from before it begins until it accesses the ring no more.
+struct RunningThread<D: CopyDevice>(Arc<RingCore<D>>);
+
+impl<D: CopyDevice> RunningThread<D> {
+    fn new(core: &Arc<RingCore<D>>) -> RunningThread<D> {
+        core.life.begin_thread();
+        RunningThread(core.clone())
+    }
+}
+
+impl<D: CopyDevice> Drop for RunningThread<D> {
+    fn drop(&mut self) {
+        self.0.life.end_thread();
+    }
+}
+
 /// Starts the threads of a ring.
 ///
 /// # Errors
@@ -47,8 +63,8 @@ pub(super) fn work<D: CopyDevice>(core: &RingCore<D>) {
 pub(super) fn start<D: CopyDevice>(core: &Arc<RingCore<D>>, count: usize) -> io::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::with_capacity(count);
     for _ in 0..count {
-        let of_thread = core.clone();
-        match Builder::new().name("hostbuf-ring".into()).spawn(move || work(&of_thread)) {
+        let running = RunningThread::new(core);
+        match Builder::new().name("hostbuf-ring".into()).spawn(move || work(&running.0)) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
                 core.stop();

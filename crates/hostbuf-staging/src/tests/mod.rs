@@ -5,6 +5,8 @@ mod byte_source;
 mod cancelled;
 mod faults;
 mod files;
+mod freezing;
 mod futures;
 mod host_memory;
 mod moved_bytes;
+mod shared_rings;

@@ -5,6 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use hostbuf_os::fork_guard::ForkGuard;
+
 use super::transfer_error::TransferError;
 use super::transfer_state::TransferState;
 
@@ -17,17 +19,16 @@ use super::transfer_state::TransferState;
 #[must_use = "dropping a transfer cancels it"]
 pub struct Transfer {
     state: Arc<TransferState>,
-    /// The process that has started it.
-    process: u32,
+    fork_guard: ForkGuard,
 }
 
 impl Transfer {
     pub(crate) fn new(state: Arc<TransferState>) -> Transfer {
-        Transfer { state, process: std::process::id() }
+        Transfer { state, fork_guard: ForkGuard::current() }
     }
 
     fn check_process(&self) -> Result<(), TransferError> {
-        if self.process == std::process::id() { Ok(()) } else { Err(TransferError::Forked) }
+        if self.fork_guard.is_current() { Ok(()) } else { Err(TransferError::Forked) }
     }
 
     /// Waits until the transfer has ended, and returns the number of its bytes.
@@ -50,6 +51,12 @@ impl Transfer {
     #[must_use]
     pub fn landed(&self) -> u64 {
         self.state.landed()
+    }
+
+    /// Returns whether the transfer has failed, or was cancelled, and ends soon.
+    #[cfg(test)]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state.is_stopped()
     }
 
     /// Cancels the transfer, unless it has ended. It ends as soon as what the device copies now has
