@@ -8,6 +8,7 @@
 //! source --reads of 1 MiB by several threads--> slot --one copy of 8 MiB--> device
 //! ```
 
+mod counters;
 mod device;
 mod file;
 mod read_write_at;
@@ -20,6 +21,7 @@ mod sync;
 mod tests;
 mod transfer;
 
+pub use counters::{RingCounters, RingStatus, StagingBound};
 #[cfg(feature = "cuda")]
 pub use device::CudaDevice;
 pub use device::{
@@ -29,7 +31,5 @@ pub use device::{
 pub use device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};
 pub use file::{Backend, BackendChoice, CachedPages, File, FileOptions, cached_pages, drop_cached_pages};
 pub use read_write_at::{NamedFile, ReadAt, WriteAt};
-pub use ring::{
-    BorrowedMemory, HostMemory, InvalidRing, Ring, RingCounters, RingError, RingMemory, RingOptions,
-};
+pub use ring::{BorrowedMemory, HostMemory, InvalidRing, Ring, RingError, RingMemory, RingOptions};
 pub use transfer::{Transfer, TransferError, TransferPart};

@@ -7,12 +7,24 @@ use std::sync::atomic::Ordering;
 use super::device_wait::Begun;
 use super::ring_core::RingCore;
 use super::ring_slot::{RingSlot, SlotRecord};
+use crate::counters::{COPYING, PageWord};
 use crate::device::{CopyDevice, DeviceCopy, DeviceError};
 use crate::slot_word::OwnedSlot;
 use crate::transfer::{HostSide, TransferError};
 
 /// The largest number of copies that the device is given at a time.
 const COPIES: usize = 64;
+
+/// The result of a wait for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// There may be work now.
+    Again,
+    /// Another thread waits, and notifies the others afterwards.
+    Beside,
+    /// The device has no copy to wait for.
+    NoCopy,
+}
 
 impl<D: CopyDevice> RingCore<D> {
     /// Lets the device copy a slot.
@@ -24,6 +36,7 @@ impl<D: CopyDevice> RingCore<D> {
             return self.free(slot, owned);
         }
         slot.set_copied(&owned, self.started.fetch_add(1, Ordering::Relaxed));
+        self.counters.begin(COPYING);
         match self.start_copies(slot, &owned) {
             Ok(()) => owned.start_copy(),
             Err(error) => self.fail_copy(slot, owned, error),
@@ -36,7 +49,7 @@ impl<D: CopyDevice> RingCore<D> {
     /// The device's.
     fn start_copies(&self, slot: &RingSlot<D::Event>, owned: &OwnedSlot<'_>) -> Result<(), DeviceError> {
         let SlotRecord { transfer, number } = slot.record(owned);
-        let (counters, mut has_started) = (&self.counters, false);
+        let mut has_started = false;
         let mut planned = transfer.plan.copies(*number);
         loop {
             let mut copies = [DeviceCopy::default(); COPIES];
@@ -54,19 +67,19 @@ impl<D: CopyDevice> RingCore<D> {
                 HostSide::Source(_) => {
                     // SAFETY: nobody accesses the slot before the event is complete, and the record
                     // keeps the memory of the device.
-                    (unsafe { self.device.copy_to_device(copies, &slot.event) }, &counters.to_device)
+                    (unsafe { self.device.copy_to_device(copies, &slot.event) }, PageWord::ToDevice)
                 }
                 HostSide::Sink(_) => {
                     // SAFETY: as above.
-                    (unsafe { self.device.copy_to_host(copies, &slot.event) }, &counters.from_device)
+                    (unsafe { self.device.copy_to_host(copies, &slot.event) }, PageWord::FromDevice)
                 }
             };
             // The event is recorded behind the copies of the calls before.
             started.map_err(|error| if has_started { error.started() } else { error })?;
             has_started = true;
-            counters.copies.fetch_add(count as u64, Ordering::Relaxed);
+            self.counters.add(PageWord::Copies, count as u64);
             let bytes: usize = copies.iter().map(|copy| copy.bytes).sum();
-            counter.fetch_add(bytes as u64, Ordering::Relaxed);
+            self.counters.add(counter, bytes as u64);
         }
     }
 
@@ -89,14 +102,14 @@ impl<D: CopyDevice> RingCore<D> {
         false
     }
 
-    /// Waits for the oldest copy of the device. Returns false if the calling thread may sleep:
-    /// there is no copy, or another thread waits for it and notifies this one afterwards.
-    pub(super) fn wait_for_device(&self) -> bool {
+    /// Waits for the oldest copy of the device, unless there is none or another thread waits for
+    /// it.
+    pub(super) fn wait_for_device(&self) -> Waited {
         match self.device_wait.begin() {
             Begun::Alone => {}
             // That thread may find no copy, since this one was asking about it.
-            Begun::BesideSearch => return true,
-            Begun::BesideWait => return false,
+            Begun::BesideSearch => return Waited::Again,
+            Begun::BesideWait => return Waited::Beside,
         }
         let copying = self.slots.iter().filter(|slot| slot.state.is_copying());
         let oldest = copying.min_by_key(|slot| slot.copied());
@@ -104,15 +117,15 @@ impl<D: CopyDevice> RingCore<D> {
         let Some((slot, owned)) = taken else {
             self.device_wait.end();
             // Another thread has taken it, and looks for work after that.
-            return false;
+            return Waited::NoCopy;
         };
         self.device_wait.found();
-        let waited = self.counters.waiting_for_device.time(|| self.device.wait(&slot.event));
+        let waited = self.counters.time(PageWord::WaitingForDevice, || self.device.wait(&slot.event));
         self.device_wait.end();
         self.copied(slot, owned, waited);
         // The threads that sleep may wait for the next copy.
         self.signal.notify();
-        true
+        Waited::Again
     }
 
     /// Goes on with a slot that the device has copied, or has failed to copy.
@@ -120,6 +133,7 @@ impl<D: CopyDevice> RingCore<D> {
         if let Err(error) = result {
             return self.fail_copy(slot, owned, error);
         }
+        self.counters.end(COPYING);
         let SlotRecord { transfer, number } = slot.record(&owned);
         match &transfer.endpoint {
             HostSide::Source(_) => {
@@ -139,6 +153,7 @@ impl<D: CopyDevice> RingCore<D> {
 
     /// Stops the transfer of a slot that the device has failed to copy.
     fn fail_copy(&self, slot: &RingSlot<D::Event>, owned: OwnedSlot<'_>, error: DeviceError) {
+        self.counters.end(COPYING);
         let SlotRecord { transfer, number } = slot.record(&owned);
         let address = transfer.plan.part(*number, 0, 0).map_or(0, |part| part.address);
         transfer.stop(TransferError::Device { address, source: error.clone(), landed: 0 });

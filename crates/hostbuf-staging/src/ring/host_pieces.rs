@@ -3,10 +3,9 @@
 
 #![allow(unsafe_code, reason = "accesses targets, which the transfers keep")]
 
-use std::sync::atomic::Ordering;
-
 use super::ring_core::RingCore;
 use super::ring_slot::{RingSlot, SlotRecord};
+use crate::counters::PageWord;
 use crate::device::CopyDevice;
 use crate::read_write_at::{ReadAt, WriteAt};
 use crate::slot_word::ClaimedPiece;
@@ -59,7 +58,7 @@ impl<D: CopyDevice> RingCore<D> {
             }
         }
         let bytes: usize = parts().map(|part| part.bytes()).sum();
-        self.counters.to_device.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.counters.add(PageWord::ToDevice, bytes as u64);
     }
 
     fn write_host_piece(
@@ -85,7 +84,7 @@ impl<D: CopyDevice> RingCore<D> {
                 copy.copy_from_slice(from);
                 self.write(transfer, sink, copy, part.file_offset);
             }
-            self.counters.from_device.fetch_add(part.bytes() as u64, Ordering::Relaxed);
+            self.counters.add(PageWord::FromDevice, part.bytes() as u64);
         }
     }
 }

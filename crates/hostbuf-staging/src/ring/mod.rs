@@ -7,7 +7,6 @@ mod host_memory;
 mod host_pieces;
 mod piece_steps;
 mod ring_core;
-mod ring_counters;
 mod ring_error;
 mod ring_life;
 mod ring_options;
@@ -20,7 +19,6 @@ mod worker;
 
 pub use borrowed_memory::BorrowedMemory;
 pub use host_memory::{HostMemory, RingMemory};
-pub use ring_counters::RingCounters;
 pub use ring_error::RingError;
 pub use ring_options::{InvalidRing, RingOptions};
 pub use staging_ring::Ring;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::ring_core::RingCore;
 use super::ring_slot::{RingSlot, SlotRecord};
+use crate::counters::PageWord;
 use crate::device::CopyDevice;
 use crate::read_write_at::{ReadAt, WriteAt, read_fully, write_fully};
 use crate::slot_word::{ClaimedPiece, OwnedSlot};
@@ -91,7 +92,7 @@ impl<D: CopyDevice> RingCore<D> {
         (into, needed): (&mut [u8], usize),
         offset: u64,
     ) -> bool {
-        match self.counters.reading.time(|| read_fully(source, into, needed, offset)) {
+        match self.counters.time(PageWord::Reading, || read_fully(source, into, needed, offset)) {
             Ok(bytes) if bytes >= needed => return true,
             Ok(bytes) => transfer.stop(TransferError::UnexpectedEnd {
                 name: source.name(),
@@ -111,7 +112,8 @@ impl<D: CopyDevice> RingCore<D> {
 
     /// Writes bytes to the sink of a transfer, or stops the transfer.
     pub(super) fn write(&self, transfer: &TransferState, sink: &dyn WriteAt, from: &[u8], offset: u64) {
-        if let Err((bytes, error)) = self.counters.writing.time(|| write_fully(sink, from, offset)) {
+        if let Err((bytes, error)) = self.counters.time(PageWord::Writing, || write_fully(sink, from, offset))
+        {
             transfer.stop(TransferError::Io {
                 doing: "writing",
                 name: sink.name(),

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 
 use super::device_wait::DeviceWait;
 use super::host_memory::RingMemory;
-use super::ring_counters::SharedCounters;
 use super::ring_life::RingLife;
 use super::ring_slot::RingSlot;
 use super::transfer_queue::TransferQueue;
@@ -13,6 +12,7 @@ use super::work_signal::WorkSignal;
 use hostbuf_register::Span;
 use hostbuf_register::own_ranges::FreezeObserver;
 
+use crate::counters::{CounterPage, PageWord};
 use crate::device::{CopyDevice, DeviceError};
 use crate::slot_word::OwnedSlot;
 use crate::transfer::{TransferError, TransferState};
@@ -23,7 +23,7 @@ pub(super) struct RingCore<D: CopyDevice> {
     pub(super) slots: Box<[RingSlot<D::Event>]>,
     pub(super) queue: TransferQueue,
     pub(super) signal: WorkSignal,
-    pub(super) counters: SharedCounters,
+    pub(super) counters: Arc<CounterPage>,
     /// The number of slots that a lost device may access for ever.
     pub(super) abandoned: AtomicUsize,
     pub(super) lost: OnceLock<DeviceError>,
@@ -38,6 +38,7 @@ impl<D: CopyDevice> RingCore<D> {
     pub(super) fn new(
         device: D,
         slots: Box<[RingSlot<D::Event>]>,
+        counters: CounterPage,
         memory: Box<dyn RingMemory>,
     ) -> RingCore<D> {
         RingCore {
@@ -45,7 +46,7 @@ impl<D: CopyDevice> RingCore<D> {
             slots,
             queue: TransferQueue::default(),
             signal: WorkSignal::default(),
-            counters: SharedCounters::default(),
+            counters: Arc::new(counters),
             abandoned: AtomicUsize::new(0),
             lost: OnceLock::new(),
             is_stopping: AtomicBool::new(false),
@@ -57,7 +58,7 @@ impl<D: CopyDevice> RingCore<D> {
 
     /// Starts a transfer.
     pub(super) fn start(&self, transfer: Arc<TransferState>) {
-        self.counters.transfers.fetch_add(1, Ordering::Relaxed);
+        self.counters.add(PageWord::Transfers, 1);
         if transfer.is_over() {
             return;
         }
@@ -95,6 +96,11 @@ impl<D: CopyDevice> RingCore<D> {
     /// thread has begun a chunk last.
     pub(super) fn step(&self, current: &mut Option<Arc<TransferState>>) -> bool {
         self.do_piece() || self.end_copy() || self.begin_chunk(current)
+    }
+
+    /// Returns whether there may be a chunk that no thread has begun.
+    pub(super) fn has_chunks(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Returns whether the threads may end.

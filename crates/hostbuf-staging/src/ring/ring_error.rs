@@ -25,6 +25,8 @@ pub enum RingError {
     Device(DeviceError),
     /// The memory cannot be registered.
     Register(hostbuf_register::Error),
+    /// The page of the counters cannot be mapped.
+    Counters(io::Error),
     /// The kernel starts no thread.
     Threads(io::Error),
 }
@@ -40,6 +42,7 @@ impl fmt::Display for RingError {
             ),
             RingError::Device(error) => error.fmt(f),
             RingError::Register(error) => error.fmt(f),
+            RingError::Counters(error) => write!(f, "mapping the page of a ring's counters: {error}"),
             RingError::Threads(error) => {
                 write!(f, "starting the threads of a ring (raise ulimit -u): {error}")
             }
@@ -54,7 +57,7 @@ impl std::error::Error for RingError {
             RingError::Memory { .. } => None,
             RingError::Device(error) => Some(error),
             RingError::Register(error) => Some(error),
-            RingError::Threads(error) => Some(error),
+            RingError::Counters(error) | RingError::Threads(error) => Some(error),
         }
     }
 }

@@ -14,11 +14,11 @@ use hostbuf_register::own_ranges;
 
 use super::host_memory::{ALIGNMENT, RingMemory};
 use super::ring_core::RingCore;
-use super::ring_counters::RingCounters;
 use super::ring_error::RingError;
 use super::ring_options::RingOptions;
 use super::ring_slot::RingSlot;
 use super::worker;
+use crate::counters::{CounterPage, RingCounters, RingShape};
 use crate::device::{CopyDevice, DeviceTarget};
 use crate::read_write_at::{ReadAt, WriteAt};
 use crate::transfer::{
@@ -63,7 +63,10 @@ impl<D: CopyDevice> Ring<D> {
             device.new_event().map(|event| unsafe { RingSlot::new(memory, options.slot_bytes, event) })
         };
         let slots = (0..options.slots).map(slot).collect::<Result<Box<[_]>, _>>()?;
-        let core = Arc::new(RingCore::new(device, slots, Box::new(memory)));
+        let RingOptions { slots: count, slot_bytes, piece_bytes, workers } = options;
+        let shape = RingShape { slots: count, slot_bytes, piece_bytes, workers };
+        let counters = CounterPage::new(&device.name(), shape).map_err(RingError::Counters)?;
+        let core = Arc::new(RingCore::new(device, slots, counters, Box::new(memory)));
         let observer: Weak<RingCore<D>> = Arc::downgrade(&core);
         own_ranges::observe(observer);
         let threads = worker::start(&core, options.workers).map_err(RingError::Threads)?;
@@ -92,7 +95,7 @@ impl<D: CopyDevice> Ring<D> {
     /// Returns the counts.
     #[must_use]
     pub fn counters(&self) -> RingCounters {
-        self.core.counters.get()
+        RingCounters::of_page(&self.core.counters)
     }
 
     /// Starts to read the bytes of `source` from `offset` on into memory of the device, whose
@@ -143,11 +146,13 @@ impl<D: CopyDevice> Ring<D> {
         });
         match planned {
             Ok(plan) => {
-                let state = Arc::new(TransferState::new(endpoint, plan));
+                let state = Arc::new(TransferState::new(endpoint, plan, self.core.counters.clone()));
                 self.core.start(state.clone());
                 Transfer::new(state)
             }
-            Err(error) => Transfer::new(Arc::new(TransferState::failed(endpoint, error))),
+            Err(error) => {
+                Transfer::new(Arc::new(TransferState::failed(endpoint, error, self.core.counters.clone())))
+            }
         }
     }
 

@@ -6,7 +6,9 @@ use std::thread::{Builder, JoinHandle, yield_now};
 
 use nix::sys::signal::SigSet;
 
+use super::copy_steps::Waited;
 use super::ring_core::RingCore;
+use crate::counters::PageWord;
 use crate::device::CopyDevice;
 
 /// The number of times that a thread looks for work before it sleeps.
@@ -34,8 +36,12 @@ pub(super) fn work<D: CopyDevice>(core: &RingCore<D>) {
         }
         // A transfer that has ended is not kept by a thread that sleeps.
         current = None;
-        if !core.wait_for_device() {
-            core.signal.wait(epoch);
+        let sleep = || core.signal.wait(epoch);
+        match core.wait_for_device() {
+            Waited::Again => {}
+            Waited::Beside if core.has_chunks() => core.counters.time(PageWord::WaitingForDevice, sleep),
+            Waited::NoCopy if core.has_chunks() => core.counters.time(PageWord::WaitingForSlot, sleep),
+            Waited::Beside | Waited::NoCopy => sleep(),
         }
     }
 }

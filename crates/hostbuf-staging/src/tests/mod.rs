@@ -1,6 +1,7 @@
 //! Tests of rings over a simulated device.
 
 mod batches;
+mod bounds;
 mod byte_source;
 mod cancelled;
 mod faults;

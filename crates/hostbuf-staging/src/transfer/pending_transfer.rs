@@ -53,12 +53,6 @@ impl Transfer {
         self.state.landed()
     }
 
-    /// Returns whether the transfer has failed, or was cancelled, and ends soon.
-    #[cfg(test)]
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.state.is_stopped()
-    }
-
     /// Cancels the transfer, unless it has ended. It ends as soon as what the device copies now has
     /// landed; [`wait`](Transfer::wait) waits for that.
     pub fn cancel(&self) {

@@ -11,6 +11,7 @@ use hostbuf_os::poison::IgnorePoison;
 use super::gather_plan::GatherPlan;
 use super::transfer_error::TransferError;
 use super::transfer_plan::TransferPlan;
+use crate::counters::{ACTIVE, CounterPage};
 use crate::read_write_at::{ReadAt, WriteAt};
 
 /// The side of the host, which says in which direction a transfer goes.
@@ -53,6 +54,8 @@ pub(crate) struct TransferState {
     is_stopped: AtomicBool,
     outcome: Mutex<TransferOutcome>,
     ended: Condvar,
+    /// The counters of the ring, whose clock the transfer uses until it ends.
+    counters: Arc<CounterPage>,
 }
 
 #[derive(Default)]
@@ -64,9 +67,12 @@ struct TransferOutcome {
 }
 
 impl TransferState {
-    pub(crate) fn new(endpoint: HostSide, plan: TransferPlan) -> TransferState {
+    pub(crate) fn new(endpoint: HostSide, plan: TransferPlan, counters: Arc<CounterPage>) -> TransferState {
         let chunks = plan.chunks();
         let words = chunks.div_ceil(64) as usize;
+        if chunks > 0 {
+            counters.begin(ACTIVE);
+        }
         TransferState {
             endpoint,
             plan,
@@ -77,12 +83,17 @@ impl TransferState {
             is_stopped: AtomicBool::new(false),
             outcome: Mutex::new(TransferOutcome { is_over: chunks == 0, ..TransferOutcome::default() }),
             ended: Condvar::new(),
+            counters,
         }
     }
 
     /// Makes the state of a transfer that has failed before it began.
-    pub(crate) fn failed(endpoint: HostSide, error: TransferError) -> TransferState {
-        let state = TransferState::new(endpoint, TransferPlan::Gathered(GatherPlan::default()));
+    pub(crate) fn failed(
+        endpoint: HostSide,
+        error: TransferError,
+        counters: Arc<CounterPage>,
+    ) -> TransferState {
+        let state = TransferState::new(endpoint, TransferPlan::Gathered(GatherPlan::default()), counters);
         state.outcome.lock().ignore_poison().error = Some(error);
         state
     }
@@ -139,6 +150,7 @@ impl TransferState {
         if self.unfinished.fetch_sub(chunks, Ordering::AcqRel) != chunks {
             return;
         }
+        self.counters.end(ACTIVE);
         let waker = {
             let mut outcome = self.outcome.lock().ignore_poison();
             outcome.is_over = true;
