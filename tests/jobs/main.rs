@@ -35,6 +35,7 @@ mod placement;
 mod pool_stat;
 mod process_limit;
 mod registered;
+mod ring_stat;
 mod running_broker;
 mod running_job;
 mod shared_buffer;

@@ -1,5 +1,5 @@
-//! `hostbuf stat`: this host's buffers, read from `/proc` alone, and the pools of this user, which
-//! their brokers describe.
+//! `hostbuf stat`: this host's buffers and rings, read from `/proc` alone, and the pools of this
+//! user, which their brokers describe.
 //!
 //! No job has to answer. A buffer is a memory file that its name identifies, and `/proc` lists the
 //! processes that map it or hold it open, with their shares of its memory. The control page is
@@ -11,6 +11,7 @@ mod json;
 mod pool_table;
 mod pools;
 mod report;
+mod rings;
 mod scan;
 mod sections;
 mod table;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 
 use hostbuf::ErrorClass;
 use hostbuf_agent::report::exit_code;
+use hostbuf_staging::RingStatus;
 
 use crate::printable::printable_json;
 
@@ -33,6 +35,10 @@ use crate::printable::printable_json;
 /// Below them it lists the pools of this user: the clients, their segments, the holders of each
 /// block, the frames, and the times from publishing to acquiring. HOSTBUF_POOL=@NAME or /PATH
 /// selects one pool. The pools of other users are not shown, to root neither.
+///
+/// Below these it lists the rings between files and GPUs: the bytes that they have moved, the rate
+/// while they had transfers, what bounds it (source, sink, device, or too few slots), and the time
+/// that their threads have spent in reads and writes, and waiting for the device and for slots.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatArguments {
     /// Print JSON, with the unit in the name of each figure
@@ -44,15 +50,16 @@ pub(crate) struct StatArguments {
 /// selected a pool.
 pub fn run(arguments: &StatArguments) -> ExitCode {
     let jobs = report::jobs(&scan::processes());
-    let pools = pools::reports();
+    let (pools, rings) = (pools::reports(), RingStatus::of_all());
     let text = if arguments.json {
         let mut report = json::json(&jobs);
         report["pools"] = pools::json(&pools);
+        report["rings"] = rings::json(&rings);
         report["pools_of_other_users"] = pools.of_others.into();
         printable_json(&report)
     } else {
-        let (buffers, pools) = (table::text(&jobs), pool_table::text(&pools));
-        if pools.is_empty() { buffers } else { format!("{buffers}\n{pools}") }
+        let parts = [table::text(&jobs), pool_table::text(&pools), rings::text(&rings)];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     };
     // Nothing is reported to a reader that has ended (`hostbuf stat | head -1`).
     let _ = std::io::stdout().write_all(text.as_bytes());
