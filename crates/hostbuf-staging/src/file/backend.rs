@@ -14,14 +14,30 @@ pub enum Backend {
     Posix,
     /// Past the page cache (`O_DIRECT`). Parts that are not aligned go through the page cache.
     Direct,
+    /// By io_uring, with several operations at a time in each thread, past the page cache if the
+    /// file system allows it. The slots of a ring are fixed buffers.
+    Uring,
+    /// Reads copy from a mapping, for files on tmpfs that nobody truncates: an access behind the
+    /// end of a mapped file is SIGBUS, which ends the process. Writes go through the page cache.
+    Mmap,
+    /// By NVIDIA's cuFile, between a file and memory of a GPU, without a ring: `CuFile` with the
+    /// feature `cuda`.
+    CuFile,
 }
 
 impl Backend {
+    /// All backends.
+    pub const ALL: [Backend; 6] =
+        [Backend::Auto, Backend::Posix, Backend::Direct, Backend::Uring, Backend::Mmap, Backend::CuFile];
+
     fn name(self) -> &'static str {
         match self {
             Backend::Auto => "auto",
             Backend::Posix => "posix",
             Backend::Direct => "direct",
+            Backend::Uring => "uring",
+            Backend::Mmap => "mmap",
+            Backend::CuFile => "cufile",
         }
     }
 }
@@ -35,11 +51,11 @@ impl fmt::Display for Backend {
 impl FromStr for Backend {
     type Err = String;
 
-    /// Parses `auto`, `posix` or `direct`.
+    /// Parses `auto`, `posix`, `direct`, `uring`, `mmap` or `cufile`.
     fn from_str(text: &str) -> Result<Backend, String> {
-        let all = [Backend::Auto, Backend::Posix, Backend::Direct];
-        let found = all.into_iter().find(|backend| backend.name() == text);
-        found.ok_or_else(|| format!("invalid backend \"{text}\": expected auto, posix or direct"))
+        let found = Backend::ALL.into_iter().find(|backend| backend.name() == text);
+        let expected = "expected auto, posix, direct, uring, mmap or cufile";
+        found.ok_or_else(|| format!("invalid backend \"{text}\": {expected}"))
     }
 }
 
@@ -65,9 +81,11 @@ mod tests {
 
     #[test]
     fn names_are_parsed() {
-        for backend in [Backend::Auto, Backend::Posix, Backend::Direct] {
+        for backend in Backend::ALL {
             assert_eq!(backend.to_string().parse(), Ok(backend));
         }
-        assert!("gds".parse::<Backend>().unwrap_err().contains("expected auto, posix or direct"));
+        let error = "gds".parse::<Backend>().unwrap_err();
+        let names = Backend::ALL.map(Backend::name);
+        assert!(names.iter().all(|name| error.contains(name)), "{error}");
     }
 }

@@ -1,10 +1,15 @@
 //! Files, and the ways in which they are read and written.
 
 mod backend;
+mod backend_selection;
 mod direct_io;
+mod file_system;
+mod mapped_file;
 mod page_cache;
 mod staged_file;
+mod uring;
 
 pub use backend::{Backend, BackendChoice};
 pub use page_cache::{CachedPages, cached_pages, drop_cached_pages};
 pub use staged_file::{File, FileOptions};
+pub(crate) use uring::with_slot_memory;

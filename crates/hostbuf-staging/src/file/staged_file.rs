@@ -5,11 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
-
 use super::backend::{Backend, BackendChoice};
+use super::backend_selection::{BackendSelection, FileAccess};
 use super::direct_io::DirectFile;
-use super::page_cache::cached_pages;
 use crate::read_write_at::{ReadAt, WriteAt};
 
 /// The options with which a file is opened.
@@ -46,8 +44,8 @@ impl FileOptions {
     /// Opens a file.
     ///
     /// # Errors
-    /// As `open(2)`, with the path; [`Unsupported`](io::ErrorKind::Unsupported) if
-    /// [`Backend::Direct`] is requested for a file without direct I/O.
+    /// As `open(2)`, with the path; [`Unsupported`](io::ErrorKind::Unsupported), with the reason,
+    /// if the file cannot be read and written in the requested way.
     pub fn open(self, path: impl AsRef<Path>) -> io::Result<File> {
         File::open_with(path.as_ref(), self)
     }
@@ -58,8 +56,7 @@ impl FileOptions {
 pub struct File {
     path: PathBuf,
     buffered: std::fs::File,
-    direct: Option<DirectFile>,
-    choice: BackendChoice,
+    selection: BackendSelection,
 }
 
 impl File {
@@ -77,25 +74,22 @@ impl File {
         let mut open = OpenOptions::new();
         open.read(true).write(options.write).create(options.write).truncate(false);
         let buffered = open.open(path).map_err(with_path)?;
-        let direct = match options.backend {
-            Backend::Posix => Err("as requested".to_owned()),
-            Backend::Direct => match DirectFile::open(path, &open) {
-                Ok(direct) => Ok((direct, "as requested".to_owned())),
-                Err(why) => return Err(with_path(io::Error::new(io::ErrorKind::Unsupported, why))),
-            },
-            Backend::Auto => choose(path, &buffered, &open),
-        };
-        let (direct, backend, why) = match direct {
-            Ok((direct, why)) => (Some(direct), Backend::Direct, why),
-            Err(why) => (None, Backend::Posix, why),
-        };
-        Ok(File { path: path.to_owned(), buffered, direct, choice: BackendChoice { backend, why } })
+        let selection = BackendSelection::of(options.backend, path, &buffered, &open)
+            .map_err(|why| with_path(io::Error::new(io::ErrorKind::Unsupported, why)))?;
+        Ok(File { path: path.to_owned(), buffered, selection })
     }
 
-    /// Returns the way in which the file is read and written, and the reason.
+    /// Returns the way in which the file is read and written, and the reason. After the first use,
+    /// the reason also states why the slots of a ring are not fixed buffers of io_uring.
     #[must_use]
-    pub fn backend(&self) -> &BackendChoice {
-        &self.choice
+    pub fn backend(&self) -> BackendChoice {
+        let mut why = self.selection.why.clone();
+        if let FileAccess::Uring(uring) = &self.selection.access
+            && let Some(refusal) = uring.refusal()
+        {
+            why += &format!("; the slots of a ring are not fixed buffers: {refusal}");
+        }
+        BackendChoice { backend: self.selection.backend(), why }
     }
 
     /// Returns the path with which the file was opened.
@@ -118,6 +112,38 @@ impl File {
         Ok(self.buffered.metadata()?.len())
     }
 
+    /// Returns the descriptor past the page cache.
+    fn direct(&self) -> Option<&DirectFile> {
+        match &self.selection.access {
+            FileAccess::Direct(direct) => Some(direct),
+            FileAccess::Uring(uring) => uring.direct(),
+            FileAccess::Buffered | FileAccess::Mapped(_) => None,
+        }
+    }
+
+    /// Returns the descriptor past the page cache, if writes use it.
+    fn directly_written(&self) -> Option<&DirectFile> {
+        self.direct().filter(|_| !self.selection.has_buffered_writes)
+    }
+
+    /// Writes whole blocks past the page cache, or any bytes if writes go through it.
+    fn write_blocks(&self, from: &[u8], offset: u64) -> io::Result<usize> {
+        match &self.selection.access {
+            _ if self.selection.has_buffered_writes => self.buffered.write_at(from, offset),
+            FileAccess::Direct(direct) => direct.file.write_at(from, offset),
+            FileAccess::Uring(uring) => uring.write_at(&self.buffered, from, offset),
+            FileAccess::Buffered | FileAccess::Mapped(_) => self.buffered.write_at(from, offset),
+        }
+    }
+
+    /// Writes a part of a block beside blocks that are written past the page cache.
+    fn write_edge(&self, from: &[u8], offset: u64) -> io::Result<usize> {
+        match &self.selection.access {
+            FileAccess::Uring(uring) => uring.write_edge(&self.buffered, from, offset),
+            _ => self.buffered.write_at(from, offset),
+        }
+    }
+
     /// Writes what the page cache has of the file to the disk, and waits for it.
     ///
     /// # Errors
@@ -127,37 +153,25 @@ impl File {
     }
 }
 
-/// Returns a descriptor past the page cache with the reason, or the reason for the page cache.
-fn choose(path: &Path, file: &std::fs::File, open: &OpenOptions) -> Result<(DirectFile, String), String> {
-    if fstatfs(file).is_ok_and(|system| system.filesystem_type() == TMPFS_MAGIC) {
-        return Err("the file is in memory (tmpfs)".to_owned());
-    }
-    let cached = cached_pages(file).map(|pages| (pages.cached * 100 / pages.pages.max(1), pages.pages));
-    match cached {
-        Ok((_, 0)) => Err("the file is empty".to_owned()),
-        Ok((percent, _)) if percent >= 50 => Err(format!("{percent} % of it is in the page cache")),
-        Ok((percent, _)) => {
-            let why = format!("{percent} % of it is in the page cache");
-            DirectFile::open(path, open).map(|direct| (direct, why))
-        }
-        Err(error) => Err(format!("the kernel does not tell what is in the page cache ({error})")),
-    }
-}
-
 impl ReadAt for File {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
 
     fn alignment(&self) -> u64 {
-        self.direct.as_ref().map_or(1, |direct| direct.alignment)
+        self.direct().map_or(1, |direct| direct.alignment)
     }
 
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        match &self.direct {
-            Some(direct) if is_aligned(into, offset, direct.alignment) => direct.file.read_at(into, offset),
+        if self.direct().is_some_and(|direct| !is_aligned(into, offset, direct.alignment)) {
             // The rest of a read that has ended in the middle of a block.
-            _ => self.buffered.read_at(into, offset),
+            return self.buffered.read_at(into, offset);
+        }
+        match &self.selection.access {
+            FileAccess::Buffered => self.buffered.read_at(into, offset),
+            FileAccess::Direct(direct) => direct.file.read_at(into, offset),
+            FileAccess::Uring(uring) => uring.read_at(&self.buffered, into, offset),
+            FileAccess::Mapped(mapped) => mapped.read_at(&self.buffered, into, offset),
         }
     }
 }
@@ -168,21 +182,21 @@ impl WriteAt for File {
     }
 
     fn alignment(&self) -> u64 {
-        self.direct.as_ref().map_or(1, |direct| direct.alignment)
+        self.directly_written().map_or(1, |direct| direct.alignment)
     }
 
     fn write_at(&self, from: &[u8], offset: u64) -> io::Result<usize> {
-        let Some(direct) = &self.direct else { return self.buffered.write_at(from, offset) };
+        let Some(direct) = self.directly_written() else { return self.write_blocks(from, offset) };
         let before = (offset.next_multiple_of(direct.alignment) - offset) as usize;
         let blocks = (from.len() as u64 / direct.alignment * direct.alignment) as usize;
         match before {
             // All whole blocks. The part behind them comes next.
             0 if blocks > 0 && is_aligned(&from[..blocks], offset, direct.alignment) => {
-                direct.file.write_at(&from[..blocks], offset)
+                self.write_blocks(&from[..blocks], offset)
             }
-            0 => self.buffered.write_at(from, offset),
+            0 => self.write_edge(from, offset),
             // The part before the first whole block.
-            _ => self.buffered.write_at(&from[..before.min(from.len())], offset),
+            _ => self.write_edge(&from[..before.min(from.len())], offset),
         }
     }
 }

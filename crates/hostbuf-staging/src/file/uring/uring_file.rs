@@ -1,0 +1,124 @@
+//! A file that is read and written by io_uring.
+
+#![allow(unsafe_code, reason = "lets the kernel write to a slice while it is borrowed")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::{OnceLock, PoisonError, RwLock};
+
+use super::io_queue::{Direction, IoQueue, Piece};
+use super::thread_queue::with_queue;
+use crate::file::direct_io::DirectFile;
+
+/// The largest number of bytes of one call.
+const LARGEST: usize = 1 << 30;
+
+/// Returns whether this process has io_uring.
+///
+/// # Errors
+/// The reason why it has none.
+pub(in crate::file) fn probe() -> Result<(), String> {
+    IoQueue::new().map(drop)
+}
+
+/// The part of a file that io_uring reads and writes: past the page cache where the file allows it.
+#[derive(Debug)]
+pub(in crate::file) struct UringFile {
+    direct: Option<DirectFile>,
+    /// The lock that writes past the page cache share, and that a write through it has alone: see
+    /// [`write_edge`](UringFile::write_edge).
+    edges: RwLock<()>,
+    /// The reason why the memory of a ring was not registered.
+    refusal: OnceLock<String>,
+}
+
+impl UringFile {
+    /// Makes a file. Without a descriptor past the page cache, io_uring goes through it.
+    pub(in crate::file) fn new(direct: Option<DirectFile>) -> UringFile {
+        UringFile { direct, edges: RwLock::new(()), refusal: OnceLock::new() }
+    }
+
+    /// Returns the descriptor past the page cache.
+    pub(in crate::file) fn direct(&self) -> Option<&DirectFile> {
+        self.direct.as_ref()
+    }
+
+    /// Returns the reason why the slots of a ring that has used the file are not fixed buffers, or
+    /// `None` if they are, and before the first use.
+    pub(in crate::file) fn refusal(&self) -> Option<&str> {
+        self.refusal.get().map(String::as_str)
+    }
+
+    /// Reads bytes at `offset`, and returns their number. If the file has a descriptor past the
+    /// page cache, memory and offset are aligned as it demands.
+    ///
+    /// # Errors
+    /// As `pread(2)`, and those of io_uring.
+    pub(in crate::file) fn read_at(
+        &self,
+        buffered: &File,
+        into: &mut [u8],
+        offset: u64,
+    ) -> io::Result<usize> {
+        let bytes = into.len().min(LARGEST);
+        let piece = self.piece(buffered, Direction::Read, (into.as_mut_ptr(), bytes), offset);
+        // SAFETY: the slice is borrowed until the call returns.
+        unsafe { self.run(&piece) }
+    }
+
+    /// Writes bytes at `offset`, and returns their number, as [`read_at`](UringFile::read_at).
+    ///
+    /// # Errors
+    /// As `pwrite(2)`, and those of io_uring.
+    pub(in crate::file) fn write_at(&self, buffered: &File, from: &[u8], offset: u64) -> io::Result<usize> {
+        let bytes = from.len().min(LARGEST);
+        let piece = self.piece(buffered, Direction::Write, (from.as_ptr().cast_mut(), bytes), offset);
+        let _no_edge = self.edges.read().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the slice is borrowed until the call returns, and the kernel only reads it.
+        unsafe { self.run(&piece) }
+    }
+
+    /// Writes a part of a block through the page cache.
+    ///
+    /// The kernel drops the cached pages of a block when it has written the block past the page
+    /// cache. If such a page is written meanwhile, the kernel reports possible corruption, and the
+    /// next fsync fails with EIO. `pwrite` excludes that by the lock of the inode, but io_uring
+    /// gives the lock up when the operation has started.
+    ///
+    /// # Errors
+    /// As `pwrite(2)`.
+    pub(in crate::file) fn write_edge(&self, buffered: &File, from: &[u8], offset: u64) -> io::Result<usize> {
+        let _alone = self.edges.write().unwrap_or_else(PoisonError::into_inner);
+        buffered.write_at(from, offset)
+    }
+
+    fn piece(
+        &self,
+        buffered: &File,
+        direction: Direction,
+        (memory, bytes): (*mut u8, usize),
+        offset: u64,
+    ) -> Piece {
+        let (descriptor, alignment) = match &self.direct {
+            Some(direct) => (direct.file.as_raw_fd(), direct.alignment as usize),
+            None => (buffered.as_raw_fd(), 1),
+        };
+        Piece { descriptor, direction, memory, bytes, offset, alignment }
+    }
+
+    /// Reads or writes a piece in the io_uring of the calling thread.
+    ///
+    /// # Safety
+    /// As [`IoQueue::run`].
+    unsafe fn run(&self, piece: &Piece) -> io::Result<usize> {
+        with_queue(|queue| {
+            if let Some(why) = queue.refusal() {
+                self.refusal.get_or_init(|| why.to_owned());
+            }
+            // SAFETY: the caller's promise.
+            unsafe { queue.run(piece) }
+        })
+    }
+}
