@@ -1,5 +1,6 @@
 //! The memory of a ring, and the threads that access it.
 
+use std::ptr::NonNull;
 use std::sync::{Condvar, Mutex};
 
 use hostbuf_os::fork_guard::ForkGuard;
@@ -36,6 +37,16 @@ impl RingLife {
         memory.as_ref().is_some_and(|memory| {
             Span::new(memory.address().as_ptr() as usize, memory.bytes()).is_ok_and(|own| own.overlaps(span))
         })
+    }
+
+    /// Returns the memory, which stays as long as a thread is counted.
+    ///
+    /// # Panics
+    /// If it was given back.
+    pub(super) fn memory(&self) -> NonNull<[u8]> {
+        let memory = self.memory.lock().ignore_poison();
+        let memory = memory.as_ref().expect("a ring with threads has its memory");
+        NonNull::slice_from_raw_parts(memory.address(), memory.bytes())
     }
 
     /// Counts a thread that begins.

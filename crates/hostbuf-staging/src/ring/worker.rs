@@ -1,5 +1,7 @@
 //! The threads of a ring.
 
+#![allow(unsafe_code, reason = "lets a thread register the memory of a ring")]
+
 use std::io;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle, yield_now};
@@ -10,6 +12,7 @@ use super::copy_steps::Waited;
 use super::ring_core::RingCore;
 use crate::counters::PageWord;
 use crate::device::CopyDevice;
+use crate::file::with_slot_memory;
 
 /// The number of times that a thread looks for work before it sleeps.
 const LOOKS: u32 = 16;
@@ -54,6 +57,12 @@ impl<D: CopyDevice> RunningThread<D> {
         core.life.begin_thread();
         RunningThread(core.clone())
     }
+
+    /// Does the work of the ring in the calling thread.
+    fn work(&self) {
+        // SAFETY: the memory stays as long as this thread is counted.
+        unsafe { with_slot_memory(self.0.life.memory(), || work(&self.0)) };
+    }
 }
 
 impl<D: CopyDevice> Drop for RunningThread<D> {
@@ -70,7 +79,7 @@ pub(super) fn start<D: CopyDevice>(core: &Arc<RingCore<D>>, count: usize) -> io:
     let mut threads = Vec::with_capacity(count);
     for _ in 0..count {
         let running = RunningThread::new(core);
-        match Builder::new().name("hostbuf-ring".into()).spawn(move || work(&running.0)) {
+        match Builder::new().name("hostbuf-ring".into()).spawn(move || running.work()) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
                 core.stop();

@@ -7,7 +7,6 @@ use std::io;
 use std::ptr::NonNull;
 
 use super::io_queue::IoQueue;
-use crate::ring::RingMemory;
 
 /// The io_uring of a thread.
 struct ThreadQueue {
@@ -23,7 +22,10 @@ thread_local! {
 /// Runs the work of a thread that fills and empties the slots in `memory`. The io_uring of the
 /// thread registers the memory when the thread first uses it. When this function returns, the
 /// registration has ended, and no page is pinned any more.
-pub(crate) fn with_slot_memory<T>(memory: &dyn RingMemory, work: impl FnOnce() -> T) -> T {
+///
+/// # Safety
+/// The memory stays mapped until this function returns.
+pub(crate) unsafe fn with_slot_memory<T>(memory: NonNull<[u8]>, work: impl FnOnce() -> T) -> T {
     /// A guard that ends the registration, also if the work panics.
     struct Ending;
     impl Drop for Ending {
@@ -31,7 +33,7 @@ pub(crate) fn with_slot_memory<T>(memory: &dyn RingMemory, work: impl FnOnce() -
             set_slots(None);
         }
     }
-    set_slots(Some(NonNull::slice_from_raw_parts(memory.address(), memory.bytes())));
+    set_slots(Some(memory));
     let _ending = Ending;
     work()
 }
@@ -58,7 +60,7 @@ pub(super) fn with_queue<T>(operation: impl FnOnce(&mut IoQueue) -> io::Result<T
             None => {
                 let mut queue = IoQueue::new().map_err(io::Error::other)?;
                 if let Some(slots) = thread.slots {
-                    // SAFETY: `with_slot_memory` has a reference to the memory, and drops the queue
+                    // SAFETY: `with_slot_memory` guarantees the memory, and drops the queue
                     // before that ends.
                     unsafe { queue.register(slots) };
                 }
