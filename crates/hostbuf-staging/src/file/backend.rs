@@ -27,8 +27,8 @@ pub enum Backend {
 
 impl Backend {
     /// All backends.
-    pub const ALL: [Backend; 6] =
-        [Backend::Auto, Backend::Posix, Backend::Direct, Backend::Uring, Backend::Mmap, Backend::CuFile];
+    pub const ALL: &'static [Backend] =
+        &[Backend::Auto, Backend::Posix, Backend::Direct, Backend::Uring, Backend::Mmap, Backend::CuFile];
 
     fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl FromStr for Backend {
 
     /// Parses `auto`, `posix`, `direct`, `uring`, `mmap` or `cufile`.
     fn from_str(text: &str) -> Result<Backend, String> {
-        let found = Backend::ALL.into_iter().find(|backend| backend.name() == text);
+        let found = Backend::ALL.iter().copied().find(|backend| backend.name() == text);
         let expected = "expected auto, posix, direct, uring, mmap or cufile";
         found.ok_or_else(|| format!("invalid backend \"{text}\": {expected}"))
     }
@@ -81,11 +81,10 @@ mod tests {
 
     #[test]
     fn names_are_parsed() {
-        for backend in Backend::ALL {
+        for &backend in Backend::ALL {
             assert_eq!(backend.to_string().parse(), Ok(backend));
         }
         let error = "gds".parse::<Backend>().unwrap_err();
-        let names = Backend::ALL.map(Backend::name);
-        assert!(names.iter().all(|name| error.contains(name)), "{error}");
+        assert!(Backend::ALL.iter().all(|backend| error.contains(backend.name())), "{error}");
     }
 }
