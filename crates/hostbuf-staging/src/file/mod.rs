@@ -2,6 +2,8 @@
 
 mod backend;
 mod backend_selection;
+#[cfg(feature = "cuda")]
+mod cufile;
 mod direct_io;
 mod file_system;
 mod mapped_file;
@@ -10,6 +12,8 @@ mod staged_file;
 mod uring;
 
 pub use backend::{Backend, BackendChoice};
+#[cfg(feature = "cuda")]
+pub use cufile::{CuFile, CuFileBuffer, CuFileCode, CuFileDriver, CuFileError};
 pub use page_cache::{CachedPages, cached_pages, drop_cached_pages};
 pub use staged_file::{File, FileOptions};
 pub(crate) use uring::with_slot_memory;
