@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::root;
 
@@ -28,7 +29,9 @@ pub fn fixture(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, 
     if program.exists() {
         return Ok(program);
     }
-    let fresh = dir.join(format!(".{stem}-{digest:016x}-{}", std::process::id()));
+    static BUILDS: AtomicU64 = AtomicU64::new(0);
+    let number = BUILDS.fetch_add(1, Ordering::Relaxed);
+    let fresh = dir.join(format!(".{stem}-{digest:016x}-{}-{number}", std::process::id()));
     // Flags that begin with -l must follow the source file.
     let built = Command::new(compiler).args(["-O1", "-g", "-o"]).arg(&fresh).arg(&path).args(flags).output();
     let built = built.map_err(|e| format!("{compiler}: {e}"))?;
