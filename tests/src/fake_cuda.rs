@@ -1,5 +1,5 @@
 //! Tests in a process with a fake CUDA driver (tests/fixtures/fake_cuda.c), whose memory the CPU
-//! reaches.
+//! reaches, and a fake cuFile (tests/fixtures/fake_cufile.c).
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -11,8 +11,13 @@ pub const FOLDER: &str = "HOSTBUF_TEST_FAKE_CUDA";
 /// The variable of the driver that names the file while which exists no event is complete.
 pub const PENDING: &str = "FAKE_CUDA_PENDING";
 
-/// Runs the test `name` of this program, with the path of its modules, in a process with the
-/// driver. Returns true in that process.
+/// The variable of the fake cuFile that names the file with the name of the function that fails.
+pub const CUFILE_FAILS: &str = "FAKE_CUFILE_FAILS";
+/// The variable of the fake cuFile that names the file to which it appends its calls.
+pub const CUFILE_LOG: &str = "FAKE_CUFILE_LOG";
+
+/// Runs the test `name` of this program, with the path of its modules, in a process with the driver
+/// and cuFile. Returns true in that process.
 ///
 /// # Panics
 /// If the test fails there.
@@ -28,9 +33,12 @@ pub fn with_fake_cuda(name: &str) -> bool {
     for library in ["libcuda.so.1", "libcuda.so"] {
         symlink(&driver, folder.path(library)).expect("it is new");
     }
+    let cufile = fixture("cc", "fake_cufile.c", &["-shared", "-fPIC"]).expect("as above");
+    symlink(&cufile, folder.path("libcufile.so.0")).expect("it is new");
     let mut command = Command::new(std::env::current_exe().expect("this"));
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
     command.env("LD_LIBRARY_PATH", &folder.0).env(FOLDER, &folder.0);
+    command.env(CUFILE_FAILS, folder.path("cufile-fails")).env(CUFILE_LOG, folder.path("cufile-log"));
     let output = command.env(PENDING, folder.path("pending")).output().expect("it starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
