@@ -3,15 +3,16 @@
 #![allow(unsafe_code, reason = "starts copies of the GPU between two ranges that outlive them")]
 
 use std::error::Error;
-use std::fs::File;
+use std::fs;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Instant;
 
 use hostbuf_cuda::{CudaContext, CudaStream, DeviceMemory, Driver, PageLockedMemory};
-use hostbuf_staging::{CudaDevice, DeviceTarget, NamedFile, Ring, RingOptions};
+use hostbuf_staging::{Backend, CudaDevice, DeviceTarget, FileOptions, Ring, RingOptions};
 
 use crate::comparing_sink::ComparingSink;
+use crate::read_sample::{ReadSample, median};
 
 /// The length of the copies to which the rings are compared.
 const LARGE: usize = 64 << 20;
@@ -20,11 +21,11 @@ const LARGE: usize = 64 << 20;
 ///
 /// # Errors
 /// The driver's, those of the file, and those of a ring.
-pub(crate) fn measure(path: &str, rounds: usize) -> Result<(), Box<dyn Error>> {
+pub(crate) fn measure(path: &str, backend: Backend, rounds: usize) -> Result<(), Box<dyn Error>> {
     let gpu = Driver::find()?.gpu(0)?;
     let context = CudaContext::retain(&gpu)?;
-    let file = Arc::new(NamedFile::new(path, File::open(path)?));
-    let bytes = File::open(path)?.metadata()?.len();
+    let file = Arc::new(FileOptions::new().backend(backend).open(path)?);
+    let bytes = file.bytes()?;
     let memory = Arc::new(DeviceMemory::new(&context, bytes as usize)?);
     let target = DeviceTarget::new(memory.clone());
     let rings = shapes().into_iter().map(|options| ring(&context, options));
@@ -52,28 +53,30 @@ pub(crate) fn measure(path: &str, rounds: usize) -> Result<(), Box<dyn Error>> {
             pcie.push(rate);
         }
         for (ring, rates) in rings.iter().zip(&mut rates) {
-            let begun = Instant::now();
-            ring.read(file.clone(), 0, target.clone()).wait()?;
+            let sample =
+                ReadSample::of(bytes, || ring.read(file.clone(), 0, target.clone()).wait().map(drop))?;
             if round > 0 {
-                rates.push(bytes as f64 / begun.elapsed().as_secs_f64() / 1e9);
+                rates.push(sample);
             }
         }
     }
     let pcie = median(pcie);
-    println!("| {path}, {bytes} bytes | GB/s | of {pcie:.1} GB/s |");
-    println!("| --- | --- | --- |");
-    for (ring, rates) in rings.iter().zip(rates) {
+    println!("| {path}, {bytes} bytes | GB/s | of {pcie:.1} GB/s | CPU s a GiB |");
+    println!("| --- | --- | --- | --- |");
+    for (ring, samples) in rings.iter().zip(rates) {
         let RingOptions { slots, slot_bytes, workers, .. } = ring.options();
-        let rate = median(rates);
+        let rate = median(samples.iter().map(ReadSample::rate));
+        let cpu = median(samples.iter().map(ReadSample::cpu_per_gib));
         println!(
-            "| {workers} threads, {slots} slots of {} MiB | {rate:.1} | {:.2} |",
+            "| {workers} threads, {slots} slots of {} MiB | {rate:.1} | {:.2} | {cpu:.3} |",
             slot_bytes >> 20,
             rate / pcie
         );
     }
+    println!("{}", file.backend());
     for ring in &rings {
         ring.read(file.clone(), 0, target.clone()).wait()?;
-        ring.write(target.clone(), Arc::new(ComparingSink(File::open(path)?)), 0).wait()?;
+        ring.write(target.clone(), Arc::new(ComparingSink(fs::File::open(path)?)), 0).wait()?;
     }
     println!("all bytes equal");
     Ok(())
@@ -97,9 +100,4 @@ fn shapes() -> Vec<RingOptions> {
 fn ring(context: &CudaContext, options: RingOptions) -> Result<Ring<CudaDevice>, Box<dyn Error>> {
     let memory = PageLockedMemory::new(context, options.bytes()?)?;
     Ok(Ring::new(CudaDevice::new(context)?, options, memory)?)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -1,31 +1,85 @@
 //! The benchmarks of rings: see README.md.
 
 mod comparing_sink;
+mod discarding_device;
+mod disk_reads;
 mod file_reads;
+mod fio;
+mod read_sample;
 
+use std::error::Error;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let result = match arguments[..] {
-        ["read", file] => file_reads::measure(file, 7),
-        ["read", file, rounds] => match rounds.parse() {
-            Ok(rounds) if rounds > 0 => file_reads::measure(file, rounds),
-            _ => return usage(),
-        },
-        _ => return usage(),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("hostbuf-bench-staging: {why}");
-            ExitCode::from(2)
+use hostbuf_staging::Backend;
+
+const USAGE: &str = "\
+usage: hostbuf-bench-staging read [--backend NAME] FILE [ROUNDS]
+       hostbuf-bench-staging read --cold [--backend NAME ...] FILE [ROUNDS]";
+
+/// The command line of `read`.
+struct ReadCommand {
+    is_cold: bool,
+    backends: Vec<Backend>,
+    path: String,
+    rounds: usize,
+}
+
+impl ReadCommand {
+    /// Parses the arguments behind `read`.
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<ReadCommand, String> {
+        let (mut is_cold, mut backends, mut operands) = (false, Vec::new(), Vec::new());
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--cold" => is_cold = true,
+                "--backend" => {
+                    backends.push(arguments.next().ok_or("--backend needs a name")?.parse::<Backend>()?);
+                }
+                option if option.starts_with('-') => return Err(format!("unexpected option {option}")),
+                _ => operands.push(argument),
+            }
+        }
+        let (path, rounds) = match &operands[..] {
+            [path] => (path, 7),
+            [path, rounds] => match rounds.parse() {
+                Ok(rounds) if rounds > 0 => (path, rounds),
+                _ => return Err(format!("invalid number of rounds {rounds}: expected 1 or more")),
+            },
+            _ => return Err("expected a file".to_owned()),
+        };
+        if !is_cold && backends.len() > 1 {
+            return Err("several backends are compared with --cold only".to_owned());
+        }
+        Ok(ReadCommand { is_cold, backends, path: path.clone(), rounds })
+    }
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        let ReadCommand { is_cold, mut backends, path, rounds } = self;
+        if is_cold && backends.is_empty() {
+            backends = vec![Backend::Uring, Backend::Direct];
+        }
+        match is_cold {
+            true => disk_reads::measure(&path, &backends, rounds),
+            false => file_reads::measure(&path, backends.first().copied().unwrap_or(Backend::Posix), rounds),
         }
     }
 }
 
-fn usage() -> ExitCode {
-    eprintln!("usage: hostbuf-bench-staging read FILE [ROUNDS]");
-    ExitCode::from(2)
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let command = match arguments.next().as_deref() {
+        Some("read") => ReadCommand::parse(arguments),
+        Some(other) => Err(format!("unexpected command {other}")),
+        None => Err("expected a command".to_owned()),
+    };
+    match command.map(ReadCommand::run) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(why)) => {
+            eprintln!("hostbuf-bench-staging: {why}");
+            ExitCode::from(2)
+        }
+        Err(why) => {
+            eprintln!("hostbuf-bench-staging: {why}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
 }
