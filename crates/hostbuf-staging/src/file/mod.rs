@@ -5,6 +5,7 @@ mod backend_selection;
 #[cfg(feature = "cuda")]
 mod cufile;
 mod direct_io;
+mod file_descriptors;
 mod file_system;
 mod mapped_file;
 mod page_cache;

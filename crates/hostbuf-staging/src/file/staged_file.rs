@@ -1,14 +1,15 @@
 //! A file for transfers.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use super::backend::{Backend, BackendChoice};
-use super::backend_selection::{BackendSelection, FileAccess};
-use super::direct_io::DirectFile;
+use super::file_descriptors::FileDescriptors;
+use crate::device::{CopyDevice, DeviceTarget};
 use crate::read_write_at::{ReadAt, WriteAt};
+use crate::ring::Ring;
+use crate::transfer::{Transfer, TransferPart};
 
 /// The options with which a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,17 +48,17 @@ impl FileOptions {
     /// As `open(2)`, with the path; [`Unsupported`](io::ErrorKind::Unsupported), with the reason,
     /// if the file cannot be read and written in the requested way.
     pub fn open(self, path: impl AsRef<Path>) -> io::Result<File> {
-        File::open_with(path.as_ref(), self)
+        FileDescriptors::open(path.as_ref(), self.backend, self.write).map(|file| File(Arc::new(file)))
     }
 }
 
-/// A file for transfers.
-#[derive(Debug)]
-pub struct File {
-    path: PathBuf,
-    buffered: std::fs::File,
-    selection: BackendSelection,
-}
+/// A file for transfers. Clones are the same file, which is closed when the last clone is dropped
+/// and the last transfer has ended.
+///
+/// A transfer moves bytes between the file and memory of the device of a [`Ring`]: a GPU, or the
+/// host. It is on its way when the call returns.
+#[derive(Clone, Debug)]
+pub struct File(Arc<FileDescriptors>);
 
 impl File {
     /// Opens a file for reading, by [`Backend::Auto`].
@@ -68,40 +69,44 @@ impl File {
         FileOptions::new().open(path)
     }
 
-    fn open_with(path: &Path, options: FileOptions) -> io::Result<File> {
-        let with_path =
-            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let mut open = OpenOptions::new();
-        open.read(true).write(options.write).create(options.write).truncate(false);
-        let buffered = open.open(path).map_err(with_path)?;
-        let selection = BackendSelection::of(options.backend, path, &buffered, &open)
-            .map_err(|why| with_path(io::Error::new(io::ErrorKind::Unsupported, why)))?;
-        Ok(File { path: path.to_owned(), buffered, selection })
+    /// Starts to read the bytes from `offset` on into all of `to`: see [`Ring::read`].
+    pub fn pread<D: CopyDevice>(&self, ring: &Ring<D>, to: DeviceTarget, offset: u64) -> Transfer {
+        ring.read(self.0.clone(), offset, to)
+    }
+
+    /// Starts to write all of `from` to the bytes from `offset` on: see [`Ring::write`]. The bytes
+    /// are on the disk after [`sync`](File::sync) has returned.
+    pub fn pwrite<D: CopyDevice>(&self, ring: &Ring<D>, from: DeviceTarget, offset: u64) -> Transfer {
+        ring.write(from, self.0.clone(), offset)
+    }
+
+    /// Starts to read many ranges, as one transfer: see [`Ring::read_batch`].
+    pub fn pread_batch<D: CopyDevice>(&self, ring: &Ring<D>, parts: Vec<TransferPart>) -> Transfer {
+        ring.read_batch(self.0.clone(), parts)
+    }
+
+    /// Starts to write many ranges, as one transfer: see [`Ring::write_batch`].
+    pub fn pwrite_batch<D: CopyDevice>(&self, ring: &Ring<D>, parts: Vec<TransferPart>) -> Transfer {
+        ring.write_batch(parts, self.0.clone())
     }
 
     /// Returns the way in which the file is read and written, and the reason. After the first use,
     /// the reason also states why the slots of a ring are not fixed buffers of io_uring.
     #[must_use]
     pub fn backend(&self) -> BackendChoice {
-        let mut why = self.selection.why.clone();
-        if let FileAccess::Uring(uring) = &self.selection.access
-            && let Some(refusal) = uring.refusal()
-        {
-            why += &format!("; the slots of a ring are not fixed buffers: {refusal}");
-        }
-        BackendChoice { backend: self.selection.backend(), why }
+        self.0.backend()
     }
 
     /// Returns the path with which the file was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.0.path()
     }
 
     /// Returns the file, for calls of the standard library.
     #[must_use]
     pub fn as_std(&self) -> &std::fs::File {
-        &self.buffered
+        self.0.buffered()
     }
 
     /// Returns the number of bytes.
@@ -109,99 +114,43 @@ impl File {
     /// # Errors
     /// As `fstat(2)`.
     pub fn bytes(&self) -> io::Result<u64> {
-        Ok(self.buffered.metadata()?.len())
+        Ok(self.as_std().metadata()?.len())
     }
 
-    /// Returns the descriptor past the page cache.
-    fn direct(&self) -> Option<&DirectFile> {
-        match &self.selection.access {
-            FileAccess::Direct(direct) => Some(direct),
-            FileAccess::Uring(uring) => uring.direct(),
-            FileAccess::Buffered | FileAccess::Mapped(_) => None,
-        }
-    }
-
-    /// Returns the descriptor past the page cache, if writes use it.
-    fn directly_written(&self) -> Option<&DirectFile> {
-        self.direct().filter(|_| !self.selection.has_buffered_writes)
-    }
-
-    /// Writes whole blocks past the page cache, or any bytes if writes go through it.
-    fn write_blocks(&self, from: &[u8], offset: u64) -> io::Result<usize> {
-        match &self.selection.access {
-            _ if self.selection.has_buffered_writes => self.buffered.write_at(from, offset),
-            FileAccess::Direct(direct) => direct.file.write_at(from, offset),
-            FileAccess::Uring(uring) => uring.write_at(&self.buffered, from, offset),
-            FileAccess::Buffered | FileAccess::Mapped(_) => self.buffered.write_at(from, offset),
-        }
-    }
-
-    /// Writes a part of a block beside blocks that are written past the page cache.
-    fn write_edge(&self, from: &[u8], offset: u64) -> io::Result<usize> {
-        match &self.selection.access {
-            FileAccess::Uring(uring) => uring.write_edge(&self.buffered, from, offset),
-            _ => self.buffered.write_at(from, offset),
-        }
-    }
-
-    /// Writes what the page cache has of the file to the disk, and waits for it.
+    /// Writes what the page cache has of the file to the disk, and waits for it. Transfers that
+    /// have not ended may write later.
     ///
     /// # Errors
     /// As `fsync(2)`.
     pub fn sync(&self) -> io::Result<()> {
-        self.buffered.sync_all()
+        self.as_std().sync_all()
     }
 }
 
 impl ReadAt for File {
     fn name(&self) -> String {
-        self.path.display().to_string()
+        ReadAt::name(&*self.0)
     }
 
     fn alignment(&self) -> u64 {
-        self.direct().map_or(1, |direct| direct.alignment)
+        ReadAt::alignment(&*self.0)
     }
 
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        if self.direct().is_some_and(|direct| !is_aligned(into, offset, direct.alignment)) {
-            // The rest of a read that has ended in the middle of a block.
-            return self.buffered.read_at(into, offset);
-        }
-        match &self.selection.access {
-            FileAccess::Buffered => self.buffered.read_at(into, offset),
-            FileAccess::Direct(direct) => direct.file.read_at(into, offset),
-            FileAccess::Uring(uring) => uring.read_at(&self.buffered, into, offset),
-            FileAccess::Mapped(mapped) => mapped.read_at(&self.buffered, into, offset),
-        }
+        self.0.read_at(into, offset)
     }
 }
 
 impl WriteAt for File {
     fn name(&self) -> String {
-        self.path.display().to_string()
+        WriteAt::name(&*self.0)
     }
 
     fn alignment(&self) -> u64 {
-        self.directly_written().map_or(1, |direct| direct.alignment)
+        WriteAt::alignment(&*self.0)
     }
 
     fn write_at(&self, from: &[u8], offset: u64) -> io::Result<usize> {
-        let Some(direct) = self.directly_written() else { return self.write_blocks(from, offset) };
-        let before = (offset.next_multiple_of(direct.alignment) - offset) as usize;
-        let blocks = (from.len() as u64 / direct.alignment * direct.alignment) as usize;
-        match before {
-            // All whole blocks. The part behind them comes next.
-            0 if blocks > 0 && is_aligned(&from[..blocks], offset, direct.alignment) => {
-                self.write_blocks(&from[..blocks], offset)
-            }
-            0 => self.write_edge(from, offset),
-            // The part before the first whole block.
-            _ => self.write_edge(&from[..before.min(from.len())], offset),
-        }
+        self.0.write_at(from, offset)
     }
-}
-
-/// Returns whether memory and its place in a file are aligned.
-fn is_aligned(memory: &[u8], offset: u64, alignment: u64) -> bool {
-    [memory.as_ptr() as u64, memory.len() as u64, offset].iter().all(|number| number % alignment == 0)
 }

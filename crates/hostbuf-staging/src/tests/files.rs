@@ -7,7 +7,9 @@ use proptest::prelude::*;
 
 use super::byte_source::{SLOT, pattern, ring, target};
 use super::disk_file::DiskFile;
-use crate::{Backend, DeviceTarget, File, FileOptions, SimulatedDevice, cached_pages, drop_cached_pages};
+use crate::{
+    Backend, DeviceTarget, File, FileOptions, SimulatedDevice, TransferPart, cached_pages, drop_cached_pages,
+};
 
 #[test]
 fn all_ways_read_and_write_the_same_bytes() {
@@ -59,6 +61,36 @@ fn the_way_depends_on_the_page_cache() {
     let (memory, to) = target(content.len());
     ring(SimulatedDevice::new(), 2, 2).read(Arc::new(from_disk), 0, to).wait().unwrap();
     assert!(memory.content() == content);
+}
+
+#[test]
+fn a_file_starts_transfers_that_outlive_it() {
+    let content = pattern(5 * SLOT + 777, 5);
+    let disk = DiskFile::new("outlive", &content);
+    let ring = ring(SimulatedDevice::new(), 3, 2);
+    let (memory, to) = target(content.len() - 7);
+    // The handle is dropped before the transfer has ended.
+    let transfer = File::open(&disk.0).unwrap().pread(&ring, to, 7);
+    transfer.wait().unwrap();
+    assert!(memory.content() == content[7..]);
+    let parts = |memory: &Arc<crate::SimulatedMemory>| {
+        let all = DeviceTarget::new(memory.clone());
+        let part = |from: u64, to: u64| TransferPart::new(from + 100, all.part(from..to).unwrap());
+        vec![part(50_000, all.bytes()), part(0, 50_000)]
+    };
+    let (copy, _) = target(2 * SLOT);
+    File::open(&disk.0).unwrap().pread_batch(&ring, parts(&copy)).wait().unwrap();
+    assert!(copy.content() == content[100..][..2 * SLOT]);
+    let file = FileOptions::new().write(true).open(&disk.0).unwrap();
+    copy.fill(&pattern(2 * SLOT, 6));
+    file.clone().pwrite_batch(&ring, parts(&copy)).wait().unwrap();
+    file.pwrite(&ring, DeviceTarget::new(copy.clone()), 3 * SLOT as u64).wait().unwrap();
+    file.sync().unwrap();
+    let now = fs::read(&disk.0).unwrap();
+    assert!(
+        now[100..][..2 * SLOT] == pattern(2 * SLOT, 6) && now[3 * SLOT..5 * SLOT] == pattern(2 * SLOT, 6)
+    );
+    assert!(now[..100] == content[..100] && now[5 * SLOT..] == content[5 * SLOT..]);
 }
 
 #[test]

@@ -1,0 +1,140 @@
+//! The descriptors of a file, and the way in which each byte goes.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::backend::{Backend, BackendChoice};
+use super::backend_selection::{BackendSelection, FileAccess};
+use super::direct_io::DirectFile;
+use crate::read_write_at::{ReadAt, WriteAt};
+
+/// A file with its descriptors, which its handle and its transfers share.
+#[derive(Debug)]
+pub(super) struct FileDescriptors {
+    path: PathBuf,
+    buffered: std::fs::File,
+    selection: BackendSelection,
+}
+
+impl FileDescriptors {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// See [`FileOptions::open`](super::FileOptions::open).
+    pub(super) fn open(path: &Path, backend: Backend, is_written: bool) -> io::Result<FileDescriptors> {
+        let with_path =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let mut open = OpenOptions::new();
+        open.read(true).write(is_written).create(is_written).truncate(false);
+        let buffered = open.open(path).map_err(with_path)?;
+        let selection = BackendSelection::of(backend, path, &buffered, &open)
+            .map_err(|why| with_path(io::Error::new(io::ErrorKind::Unsupported, why)))?;
+        Ok(FileDescriptors { path: path.to_owned(), buffered, selection })
+    }
+
+    /// Returns the way in which the file is read and written, and the reason.
+    pub(super) fn backend(&self) -> BackendChoice {
+        let mut why = self.selection.why.clone();
+        if let FileAccess::Uring(uring) = &self.selection.access
+            && let Some(refusal) = uring.refusal()
+        {
+            why += &format!("; the slots of a ring are not fixed buffers: {refusal}");
+        }
+        BackendChoice { backend: self.selection.backend(), why }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn buffered(&self) -> &std::fs::File {
+        &self.buffered
+    }
+
+    /// Returns the descriptor past the page cache.
+    fn direct(&self) -> Option<&DirectFile> {
+        match &self.selection.access {
+            FileAccess::Direct(direct) => Some(direct),
+            FileAccess::Uring(uring) => uring.direct(),
+            FileAccess::Buffered | FileAccess::Mapped(_) => None,
+        }
+    }
+
+    /// Returns the descriptor past the page cache, if writes use it.
+    fn directly_written(&self) -> Option<&DirectFile> {
+        self.direct().filter(|_| !self.selection.has_buffered_writes)
+    }
+
+    /// Writes whole blocks past the page cache, or any bytes if writes go through it.
+    fn write_blocks(&self, from: &[u8], offset: u64) -> io::Result<usize> {
+        match &self.selection.access {
+            _ if self.selection.has_buffered_writes => self.buffered.write_at(from, offset),
+            FileAccess::Direct(direct) => direct.file.write_at(from, offset),
+            FileAccess::Uring(uring) => uring.write_at(&self.buffered, from, offset),
+            FileAccess::Buffered | FileAccess::Mapped(_) => self.buffered.write_at(from, offset),
+        }
+    }
+
+    /// Writes a part of a block beside blocks that are written past the page cache.
+    fn write_edge(&self, from: &[u8], offset: u64) -> io::Result<usize> {
+        match &self.selection.access {
+            FileAccess::Uring(uring) => uring.write_edge(&self.buffered, from, offset),
+            _ => self.buffered.write_at(from, offset),
+        }
+    }
+}
+
+impl ReadAt for FileDescriptors {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn alignment(&self) -> u64 {
+        self.direct().map_or(1, |direct| direct.alignment)
+    }
+
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.direct().is_some_and(|direct| !is_aligned(into, offset, direct.alignment)) {
+            // The rest of a read that has ended in the middle of a block.
+            return self.buffered.read_at(into, offset);
+        }
+        match &self.selection.access {
+            FileAccess::Buffered => self.buffered.read_at(into, offset),
+            FileAccess::Direct(direct) => direct.file.read_at(into, offset),
+            FileAccess::Uring(uring) => uring.read_at(&self.buffered, into, offset),
+            FileAccess::Mapped(mapped) => mapped.read_at(&self.buffered, into, offset),
+        }
+    }
+}
+
+impl WriteAt for FileDescriptors {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn alignment(&self) -> u64 {
+        self.directly_written().map_or(1, |direct| direct.alignment)
+    }
+
+    fn write_at(&self, from: &[u8], offset: u64) -> io::Result<usize> {
+        let Some(direct) = self.directly_written() else { return self.write_blocks(from, offset) };
+        let before = (offset.next_multiple_of(direct.alignment) - offset) as usize;
+        let blocks = (from.len() as u64 / direct.alignment * direct.alignment) as usize;
+        match before {
+            // All whole blocks. The part behind them comes next.
+            0 if blocks > 0 && is_aligned(&from[..blocks], offset, direct.alignment) => {
+                self.write_blocks(&from[..blocks], offset)
+            }
+            0 => self.write_edge(from, offset),
+            // The part before the first whole block.
+            _ => self.write_edge(&from[..before.min(from.len())], offset),
+        }
+    }
+}
+
+/// Returns whether memory and its place in a file are aligned.
+fn is_aligned(memory: &[u8], offset: u64, alignment: u64) -> bool {
+    [memory.as_ptr() as u64, memory.len() as u64, offset].iter().all(|number| number % alignment == 0)
+}
