@@ -1,0 +1,164 @@
+//! The reasons why a file cannot be loaded.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::table::FileVersion;
+
+/// A file that cannot be loaded, and the reason.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FileError {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// The reason.
+    pub problem: FileProblem,
+}
+
+/// The reason why a file cannot be loaded.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FileProblem {
+    /// The kernel reports an error.
+    Io {
+        /// The failed operation.
+        doing: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The header states something that is not there.
+    Header {
+        /// The statement of the header.
+        stated: String,
+        /// The contents of the file.
+        found: String,
+    },
+    /// A tensor ends beyond the end of the file.
+    OutOfBounds {
+        /// The name of the tensor.
+        tensor: String,
+        /// The offset of its end in the file.
+        end: u64,
+        /// The number of bytes of the file.
+        bytes: u64,
+    },
+    /// The file is valid, and hostbuf does not load its contents.
+    Unsupported {
+        /// The contents.
+        what: String,
+        /// The remedy.
+        remedy: &'static str,
+    },
+    /// Two files, or two places of one file, have a tensor of the same name.
+    DuplicateTensor {
+        /// The name.
+        tensor: String,
+        /// The path of the file with the first tensor of that name.
+        first: PathBuf,
+    },
+    /// An index names the file as a shard, and the file does not exist.
+    MissingShard {
+        /// The path of the index.
+        index: PathBuf,
+    },
+    /// An index states that the file has a tensor, and the file does not have it.
+    MissingTensor {
+        /// The name of the tensor.
+        tensor: String,
+        /// The path of the index.
+        index: PathBuf,
+    },
+    /// A folder has no file of a known format.
+    EmptyFolder,
+    /// The file has changed while it was loaded.
+    Changed {
+        /// The file before it was read.
+        before: FileVersion,
+        /// The file afterwards.
+        after: FileVersion,
+    },
+    /// The file of this rank differs from the file of the first rank.
+    OtherVersion {
+        /// The file of the first rank.
+        first: FileVersion,
+        /// The file of this rank.
+        own: FileVersion,
+    },
+}
+
+impl FileProblem {
+    /// Makes the error of a header.
+    pub(crate) fn header(stated: impl Into<String>, found: impl Into<String>) -> FileProblem {
+        FileProblem::Header { stated: stated.into(), found: found.into() }
+    }
+
+    /// Makes the error of a failed operation.
+    pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> FileProblem {
+        move |source| FileProblem::Io { doing, source }
+    }
+
+    /// Makes the error of the file at `path`.
+    pub(crate) fn at(self, path: impl AsRef<Path>) -> FileError {
+        FileError { path: path.as_ref().to_owned(), problem: self }
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.problem {
+            FileProblem::Io { doing, source } => write!(f, "{doing} {path}: {source}"),
+            FileProblem::Header { stated, found } => {
+                write!(f, "{path} is damaged: {stated}, but {found}. Copy or write the file again")
+            }
+            FileProblem::OutOfBounds { tensor, end, bytes } => write!(
+                f,
+                "{path} is damaged: tensor \"{tensor}\" ends at byte {end}, but the file has {bytes} bytes. Copy or write the file \
+                 again"
+            ),
+            FileProblem::Unsupported { what, remedy } => {
+                write!(f, "{path} cannot be loaded: it has {what}. {remedy}")
+            }
+            FileProblem::DuplicateTensor { tensor, first } => write!(
+                f,
+                "{path} has a tensor \"{tensor}\", and so has {}: load them into two buffers, or rename one of the tensors",
+                first.display()
+            ),
+            FileProblem::MissingShard { index } => write!(
+                f,
+                "{path} does not exist, and {} names it as a shard: copy the shard into the folder of the index",
+                index.display()
+            ),
+            FileProblem::MissingTensor { tensor, index } => write!(
+                f,
+                "{path} has no tensor \"{tensor}\", but {} states that it has: the index and the shards are of different versions, \
+                 so copy all of them again",
+                index.display()
+            ),
+            FileProblem::EmptyFolder => write!(
+                f,
+                "{path} has neither an index (*.safetensors.index.json) nor a file *.safetensors, *.npy, *.arrow or *.feather: name \
+                 the files themselves"
+            ),
+            FileProblem::Changed { before, after } => write!(
+                f,
+                "{path} has changed while it was loaded (before: {before}; after: {after}): load it again once it is complete"
+            ),
+            FileProblem::OtherVersion { first, own } => write!(
+                f,
+                "{path} is not the file that rank 0 has (there: {first}; here: {own}): use a shared file system, or copies with the \
+                 same times (cp --preserve, rsync --times)"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for FileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.problem {
+            FileProblem::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Reading the header of a file of any format.
+
+use std::path::Path;
+
+use hostbuf_staging::ReadAt;
+
+use super::file_format::FileFormat;
+use super::file_header::{FileHeader, whole_file};
+use super::header_source::HeaderSource;
+use super::{arrow, npy, safetensors};
+use crate::file_error::FileProblem;
+
+impl FileHeader {
+    /// Reads the header of a file of `bytes` bytes. Returns also the number of bytes that were
+    /// read.
+    ///
+    /// # Errors
+    /// The kernel's, and those of a header that is damaged or not supported.
+    pub(crate) fn read(path: &Path, file: &dyn ReadAt, bytes: u64) -> Result<(FileHeader, u64), FileProblem> {
+        let source = HeaderSource::new(file, bytes);
+        let header = match format_of(path, &source)? {
+            FileFormat::Safetensors => safetensors::read(&source)?,
+            FileFormat::Npy => npy::read(&source, name_of(path.file_stem()))?,
+            FileFormat::ArrowIpc => arrow::read(&source, name_of(path.file_stem()))?,
+            FileFormat::Raw => FileHeader {
+                format: FileFormat::Raw,
+                data_start: 0,
+                tensors: vec![whole_file(name_of(path.file_name()), bytes)],
+                metadata: Vec::new(),
+            },
+        };
+        Ok((header, source.bytes_read()))
+    }
+}
+
+/// Returns the format by the extension, and otherwise by the first bytes of the file.
+fn format_of(path: &Path, source: &HeaderSource<'_>) -> Result<FileFormat, FileProblem> {
+    if let Some(format) = FileFormat::of_extension(path) {
+        return Ok(format);
+    }
+    let start = source.read(0, source.bytes().min(8))?;
+    Ok(match () {
+        () if start.starts_with(npy::MAGIC) => FileFormat::Npy,
+        () if start.starts_with(arrow::MAGIC) => FileFormat::ArrowIpc,
+        () => FileFormat::Raw,
+    })
+}
+
+fn name_of(name: Option<&std::ffi::OsStr>) -> String {
+    name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}

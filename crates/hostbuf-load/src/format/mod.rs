@@ -1,0 +1,15 @@
+//! The formats of files, and what their headers state.
+
+mod arrow;
+mod file_format;
+mod file_header;
+mod header_reader;
+mod header_source;
+mod npy;
+mod npy_text;
+mod safetensors;
+#[cfg(test)]
+mod tests;
+
+pub use file_format::FileFormat;
+pub(crate) use file_header::FileHeader;

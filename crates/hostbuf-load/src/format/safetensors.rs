@@ -1,0 +1,82 @@
+//! Headers of safetensors. The crate `safetensors` parses the text; it never sees the data.
+//!
+//! ```text
+//! | length of the text (8 bytes, little endian) | text (JSON) | data |
+//! ```
+
+use safetensors::Dtype as SafetensorsDtype;
+use safetensors::tensor::Metadata;
+
+use super::file_format::FileFormat;
+use super::file_header::FileHeader;
+use super::header_source::HeaderSource;
+use crate::file_error::FileProblem;
+use crate::table::{Dtype, TensorEntry};
+
+/// The number of bytes before the text.
+const PREFIX: u64 = 8;
+
+/// Reads the header.
+///
+/// # Errors
+/// As [`HeaderSource::read`]; [`FileProblem::Header`] for a text that is no header, or whose
+/// tensors are not contiguous; [`FileProblem::OutOfBounds`].
+pub(super) fn read(source: &HeaderSource<'_>) -> Result<FileHeader, FileProblem> {
+    let prefix = source.read(0, PREFIX)?;
+    let text_bytes = u64::from_le_bytes(prefix.try_into().expect("a prefix of 8 bytes was read"));
+    let text = source.read(PREFIX, text_bytes)?;
+    let metadata: Metadata = serde_json::from_slice(&text).map_err(|error| {
+        FileProblem::header("its first 8 bytes announce a header of safetensors", format!("{error}"))
+    })?;
+    let data_start = PREFIX + text_bytes;
+    let mut tensors = Vec::new();
+    for (name, info) in metadata.tensors() {
+        let (start, end) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
+        let end = data_start.saturating_add(end);
+        if end > source.bytes() {
+            return Err(FileProblem::OutOfBounds { tensor: name, end, bytes: source.bytes() });
+        }
+        let Some(dtype) = dtype_of(info.dtype) else {
+            let what = format!("tensor \"{name}\" of type {}, which this version does not know", info.dtype);
+            return Err(FileProblem::Unsupported { what, remedy: "Use a newer version of hostbuf" });
+        };
+        tensors.push(TensorEntry {
+            name,
+            dtype,
+            shape: info.shape.iter().map(|&count| count as u64).collect(),
+            order: Default::default(),
+            byte_order: Default::default(),
+            file: 0,
+            range: data_start + start..end,
+        });
+    }
+    let end = data_start + metadata.data_len() as u64;
+    if end != source.bytes() {
+        let stated = format!("its header states that the data end at byte {end}");
+        return Err(FileProblem::header(stated, format!("the file has {} bytes", source.bytes())));
+    }
+    let mut texts: Vec<_> = metadata.metadata().iter().flatten().collect();
+    texts.sort_unstable();
+    let texts = texts.into_iter().map(|(key, text)| (key.clone(), text.clone())).collect();
+    Ok(FileHeader { format: FileFormat::Safetensors, data_start, tensors, metadata: texts })
+}
+
+/// Returns the type of this crate.
+fn dtype_of(dtype: SafetensorsDtype) -> Option<Dtype> {
+    let found = Dtype::from_name(&dtype.to_string())?;
+    (found.bits() as usize == dtype.bitsize()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_types_of_the_crate_are_known() {
+        for dtype in Dtype::all().filter(|&dtype| dtype != Dtype::C128) {
+            let theirs: SafetensorsDtype =
+                serde_json::from_str(&format!("\"{dtype}\"")).expect("the crate has the type");
+            assert_eq!(dtype_of(theirs), Some(dtype));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The files that a path stands for: a file, a folder, or the shards of an index.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::file_error::{FileError, FileProblem};
+use crate::format::FileFormat;
+
+/// The end of the names of indexes, as the writers of models have it.
+const INDEX_SUFFIX: &str = ".safetensors.index.json";
+/// The longest index that is read.
+const MAX_INDEX: u64 = 100_000_000;
+
+/// The files of a path.
+#[derive(Debug, Default)]
+pub(crate) struct ShardFiles {
+    pub(crate) files: Vec<PathBuf>,
+    /// The index that names the files, if there is one.
+    pub(crate) index: Option<ShardIndex>,
+}
+
+/// An index of the shards of a model.
+#[derive(Debug)]
+pub(crate) struct ShardIndex {
+    pub(crate) path: PathBuf,
+    /// The name of each tensor and the path of its shard, sorted by the latter.
+    tensors: Vec<(PathBuf, String)>,
+}
+
+impl ShardIndex {
+    /// Returns the names of the tensors that a shard has according to the index.
+    pub(crate) fn tensors_of(&self, shard: &Path) -> impl Iterator<Item = &String> {
+        let start = self.tensors.partition_point(|(path, _)| path.as_path() < shard);
+        let shard = shard.to_owned();
+        self.tensors[start..].iter().take_while(move |(path, _)| *path == shard).map(|(_, name)| name)
+    }
+
+    /// Reads an index.
+    fn read(path: &Path) -> Result<ShardIndex, FileError> {
+        let problem = |problem: FileProblem| problem.at(path);
+        let io = |doing| move |error| FileProblem::io(doing)(error).at(path);
+        let file = fs::File::open(path).map_err(io("opening"))?;
+        let mut text = Vec::new();
+        file.take(MAX_INDEX + 1).read_to_end(&mut text).map_err(io("reading"))?;
+        if text.len() as u64 > MAX_INDEX {
+            let found = format!("indexes have at most {MAX_INDEX} bytes");
+            return Err(problem(FileProblem::header("it is named as an index of safetensors", found)));
+        }
+        let invalid =
+            |found: String| problem(FileProblem::header("it is named as an index of safetensors", found));
+        let index: Value = serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))?;
+        let Some(map) = index.get("weight_map").and_then(Value::as_object) else {
+            return Err(invalid("it has no object \"weight_map\"".into()));
+        };
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut tensors = Vec::new();
+        for (tensor, shard) in map {
+            let shard = shard.as_str().map(Path::new).filter(|shard| is_below(shard));
+            let Some(shard) = shard else {
+                return Err(invalid(format!("the shard of \"{tensor}\" is no file of the index's folder")));
+            };
+            tensors.push((folder.join(shard), tensor.clone()));
+        }
+        tensors.sort_unstable();
+        Ok(ShardIndex { path: path.to_owned(), tensors })
+    }
+}
+
+/// Returns whether a path stays below the folder that it is relative to.
+fn is_below(path: &Path) -> bool {
+    let mut components = path.components().peekable();
+    components.peek().is_some() && components.all(|component| matches!(component, Component::Normal(_)))
+}
+
+fn is_index(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(INDEX_SUFFIX))
+}
+
+/// Returns the files of a path, in groups by their index.
+///
+/// # Errors
+/// The kernel's; [`FileProblem::Header`] for an index that is none;
+/// [`FileProblem::EmptyFolder`].
+pub(crate) fn expand(path: &Path) -> Result<Vec<ShardFiles>, FileError> {
+    let path = std::path::absolute(path).map_err(|error| FileProblem::io("finding")(error).at(path))?;
+    if is_index(&path) {
+        return Ok(vec![of_index(&path)?]);
+    }
+    // A file that does not exist is reported where it is opened.
+    if !path.is_dir() {
+        return Ok(vec![ShardFiles { files: vec![path], index: None }]);
+    }
+    let io = |error| FileProblem::io("listing")(error).at(&path);
+    let entries = fs::read_dir(&path).map_err(io)?;
+    let mut found: Vec<PathBuf> =
+        entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>().map_err(io)?;
+    found.sort_unstable();
+    if found.iter().any(|path| is_index(path)) {
+        return found.iter().filter(|path| is_index(path)).map(|path| of_index(path)).collect();
+    }
+    found.retain(|path| FileFormat::of_extension(path).is_some() && path.is_file());
+    if found.is_empty() {
+        return Err(FileProblem::EmptyFolder.at(path));
+    }
+    Ok(vec![ShardFiles { files: found, index: None }])
+}
+
+fn of_index(path: &Path) -> Result<ShardFiles, FileError> {
+    let index = ShardIndex::read(path)?;
+    let mut files: Vec<PathBuf> = index.tensors.iter().map(|(path, _)| path.clone()).collect();
+    files.dedup();
+    Ok(ShardFiles { files, index: Some(index) })
+}
