@@ -15,12 +15,12 @@ pub struct FileVersion {
     /// The number of bytes.
     pub bytes: u64,
     /// The time of the last change of the contents, in nanoseconds since 1970.
-    pub modified: i128,
+    pub modified: i64,
 }
 
 impl FileVersion {
     pub(crate) fn of(metadata: &Metadata) -> FileVersion {
-        let modified = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+        let modified = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
         FileVersion { device: metadata.dev(), inode: metadata.ino(), bytes: metadata.len(), modified }
     }
 

@@ -4,7 +4,7 @@
 //! | magic (8) | version (4) | 0 (4) | length (8) | checksum (8) | body |
 //!
 //! body:   files (list) | tensors (list) | bytes of the region (8)
-//! file:   path | format (1) | device | inode | bytes | modified (16) | start of the data
+//! file:   path | format (1) | device | inode | bytes | modified (8) | start of the data
 //!         | offset in the region | metadata (list of key and text)
 //! tensor: name | type (1) | order (1: 0 C, 1 Fortran) | byte order (1: 0 little, 1 big)
 //!         | file | start | end | shape (list of numbers)
@@ -129,7 +129,7 @@ fn encode_file(file: &SourceFile, writer: &mut TableWriter) {
     writer.text(file.path.as_os_str().as_bytes());
     writer.byte(file.format.code());
     [device, inode, bytes].into_iter().for_each(|number| writer.number(number));
-    writer.0.extend_from_slice(&modified.to_le_bytes());
+    writer.number(modified.cast_unsigned());
     writer.number(file.data_start);
     writer.number(file.region_offset);
     writer.number(file.metadata.len() as u64);
@@ -162,7 +162,7 @@ fn decode_file(reader: &mut TableReader<'_>) -> Option<SourceFile> {
     let path = OsStr::from_bytes(reader.text()?).into();
     let format = FileFormat::from_code(reader.byte()?)?;
     let (device, inode, bytes) = (reader.number()?, reader.number()?, reader.number()?);
-    let modified = i128::from_le_bytes(reader.take(16)?.try_into().ok()?);
+    let modified = reader.number()?.cast_signed();
     let (data_start, region_offset) = (reader.number()?, reader.number()?);
     let metadata = reader.list(|reader| Some((reader.string()?, reader.string()?)))?;
     let version = FileVersion { device, inode, bytes, modified };
