@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::file_error::{FileError, FileProblem};
+use crate::error::{FileError, FileProblem};
 use crate::format::FileFormat;
 
 /// The end of the names of indexes, as the writers of models have it.

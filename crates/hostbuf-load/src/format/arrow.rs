@@ -7,7 +7,7 @@
 use super::file_format::FileFormat;
 use super::file_header::{FileHeader, whole_file};
 use super::header_source::HeaderSource;
-use crate::file_error::FileProblem;
+use crate::error::FileProblem;
 
 /// The bytes at the beginning and at the end of a file.
 pub(super) const MAGIC: &[u8] = b"ARROW1";

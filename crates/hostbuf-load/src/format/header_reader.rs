@@ -8,7 +8,7 @@ use super::file_format::FileFormat;
 use super::file_header::{FileHeader, whole_file};
 use super::header_source::HeaderSource;
 use super::{arrow, npy, safetensors};
-use crate::file_error::FileProblem;
+use crate::error::FileProblem;
 
 impl FileHeader {
     /// Reads the header of a file of `bytes` bytes. Returns also the number of bytes that were

@@ -5,7 +5,7 @@ use std::io;
 
 use hostbuf_staging::ReadAt;
 
-use crate::file_error::FileProblem;
+use crate::error::FileProblem;
 
 /// The longest header that is read: the limit of safetensors.
 const MAX_HEADER: u64 = 100_000_000;

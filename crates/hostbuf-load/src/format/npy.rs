@@ -11,7 +11,7 @@ use super::file_format::FileFormat;
 use super::file_header::FileHeader;
 use super::header_source::HeaderSource;
 use super::npy_text::{NpyHeader, NpyText};
-use crate::file_error::FileProblem;
+use crate::error::FileProblem;
 use crate::table::{ArrayOrder, ByteOrder, Dtype, TensorEntry};
 
 /// The bytes at the beginning of a file.

@@ -10,7 +10,7 @@ use safetensors::tensor::Metadata;
 use super::file_format::FileFormat;
 use super::file_header::FileHeader;
 use super::header_source::HeaderSource;
-use crate::file_error::FileProblem;
+use crate::error::FileProblem;
 use crate::table::{Dtype, TensorEntry};
 
 /// The number of bytes before the text.

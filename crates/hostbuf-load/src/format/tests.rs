@@ -7,7 +7,7 @@ use hostbuf_staging::ReadAt;
 use proptest::prelude::*;
 
 use super::FileHeader;
-use crate::file_error::FileProblem;
+use crate::error::FileProblem;
 use crate::table::{ArrayOrder, ByteOrder, Dtype, TensorEntry};
 
 /// A file in memory. It fails the test if a read begins or ends beyond its end.

@@ -3,7 +3,7 @@
 //! ```text
 //! | magic (8) | version (4) | 0 (4) | length (8) | checksum (8) | body |
 //!
-//! body:   files (list) | tensors (list) | bytes of the region (8)
+//! body:   files (list) | tensors (list) | bytes of the region | bytes of the headers
 //! file:   path | format (1) | device | inode | bytes | modified (8) | start of the data
 //!         | offset in the region | metadata (list of key and text)
 //! tensor: name | type (1) | order (1: 0 C, 1 Fortran) | byte order (1: 0 little, 1 big)
@@ -74,6 +74,7 @@ impl TensorTable {
         writer.number(self.tensors.len() as u64);
         self.tensors.iter().for_each(|tensor| encode_tensor(tensor, &mut writer));
         writer.number(self.region_bytes);
+        writer.number(self.header_bytes);
         let mut bytes = writer.0;
         let (length, checksum) = (bytes.len() as u64, xxh3_64(&bytes[HEAD..]));
         bytes[0..8].copy_from_slice(&MAGIC.to_le_bytes());
@@ -154,8 +155,8 @@ fn encode_tensor(tensor: &TensorEntry, writer: &mut TableWriter) {
 fn decode_body(reader: &mut TableReader<'_>) -> Option<TensorTable> {
     let files = reader.list(decode_file)?;
     let tensors = reader.list(decode_tensor)?;
-    let region_bytes = reader.number()?;
-    Some(TensorTable { files, tensors, region_bytes, header_bytes: 0 })
+    let (region_bytes, header_bytes) = (reader.number()?, reader.number()?);
+    Some(TensorTable { files, tensors, region_bytes, header_bytes })
 }
 
 fn decode_file(reader: &mut TableReader<'_>) -> Option<SourceFile> {

@@ -9,7 +9,7 @@ use super::file_version::FileVersion;
 use super::region_layout;
 use super::source_file::SourceFile;
 use super::tensor_entry::TensorEntry;
-use crate::file_error::{FileError, FileProblem};
+use crate::error::{FileError, FileProblem};
 use crate::format::FileHeader;
 use crate::shards::{self, ShardIndex};
 
@@ -64,7 +64,7 @@ impl TensorTable {
             (std::io::ErrorKind::NotFound, Some(index)) => {
                 problem(FileProblem::MissingShard { index: index.path.clone() })
             }
-            _ => problem(FileProblem::io("opening")(without_path(error, path))),
+            _ => FileProblem::opening(error, path),
         })?;
         let metadata = file.as_std().metadata().map_err(|e| problem(FileProblem::io("fstat of")(e)))?;
         if !metadata.is_file() {
@@ -129,7 +129,7 @@ impl TensorTable {
         self.region_bytes
     }
 
-    /// Returns the number of bytes that were read for the headers; 0 for a table that was decoded.
+    /// Returns the number of bytes that were read for the headers, before the files were loaded.
     #[must_use]
     pub fn header_bytes(&self) -> u64 {
         self.header_bytes
@@ -139,15 +139,6 @@ impl TensorTable {
     #[must_use]
     pub fn region_offset(&self, tensor: &TensorEntry) -> u64 {
         self.files[tensor.file].region_offset + tensor.range.start
-    }
-}
-
-/// Returns the kernel's error of an error that names the path already.
-fn without_path(error: std::io::Error, path: &Path) -> std::io::Error {
-    let text = error.to_string();
-    match text.strip_prefix(&format!("{}: ", path.display())) {
-        Some(rest) => std::io::Error::new(error.kind(), rest.to_owned()),
-        None => error,
     }
 }
 

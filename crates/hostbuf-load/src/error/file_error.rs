@@ -98,6 +98,17 @@ impl FileProblem {
         move |source| FileProblem::Io { doing, source }
     }
 
+    /// Makes the error of a file that was opened by [`hostbuf_staging::File`], whose errors name
+    /// the path already.
+    pub(crate) fn opening(error: io::Error, path: &Path) -> FileError {
+        let text = error.to_string();
+        let source = match text.strip_prefix(&format!("{}: ", path.display())) {
+            Some(rest) => io::Error::new(error.kind(), rest.to_owned()),
+            None => error,
+        };
+        FileProblem::Io { doing: "opening", source }.at(path)
+    }
+
     /// Makes the error of the file at `path`.
     pub(crate) fn at(self, path: impl AsRef<Path>) -> FileError {
         FileError { path: path.as_ref().to_owned(), problem: self }

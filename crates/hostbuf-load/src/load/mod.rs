@@ -1,0 +1,17 @@
+//! Loading files into a buffer, by all ranks of a group.
+
+mod collective_load;
+mod exchange;
+mod load_files;
+mod load_options;
+mod load_rounds;
+mod open_files;
+#[cfg(test)]
+mod tests;
+mod window_pieces;
+mod window_reader;
+#[cfg(test)]
+mod window_tests;
+
+pub use load_files::load;
+pub use load_options::LoadOptions;

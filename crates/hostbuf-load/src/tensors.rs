@@ -1,0 +1,141 @@
+//! The tensors that were loaded into a buffer.
+
+use hostbuf::HostBuffer;
+
+use crate::counters::LoadCounters;
+use crate::error::LoadError;
+use crate::progress::LoadProgress;
+use crate::shared::{LoadRoot, LoadedRegion};
+use crate::slice::{FusedPart, SliceError, TensorSlice};
+use crate::table::{TensorEntry, TensorTable};
+
+/// The tensors that were loaded into a buffer. It keeps the buffer mapped. All ranks see the same
+/// bytes, on all hosts at the same addresses.
+#[derive(Clone, Debug)]
+pub struct Tensors {
+    region: LoadedRegion,
+    table: TensorTable,
+}
+
+/// A tensor in a buffer.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Tensor<'t> {
+    /// The description.
+    pub entry: &'t TensorEntry,
+    /// The bytes, in the buffer.
+    pub bytes: &'t [u8],
+}
+
+impl Tensors {
+    /// Returns the tensors of a buffer into which files were loaded, by any program of the job.
+    /// Local, not collective.
+    ///
+    /// # Errors
+    /// [`LoadError::NotLoaded`] if the buffer is not filled; [`LoadError::Job`] if another object
+    /// fills it; [`LoadError::Table`] or [`LoadError::Damaged`] if a process has overwritten the
+    /// description of the tensors.
+    pub fn open(buffer: &HostBuffer) -> Result<Tensors, LoadError> {
+        let root = buffer.root::<LoadRoot>()?;
+        let root = root.ok_or_else(|| LoadError::NotLoaded { buffer: buffer.name() })?;
+        Tensors::at(buffer, *root)
+    }
+
+    pub(crate) fn at(buffer: &HostBuffer, root: LoadRoot) -> Result<Tensors, LoadError> {
+        let region = LoadedRegion::new(buffer, root.check(buffer)?);
+        let table = TensorTable::decode(&region.table_copy())?;
+        if table.region_bytes() != root.region_bytes {
+            return Err(LoadError::Damaged);
+        }
+        Ok(Tensors { region, table })
+    }
+
+    pub(crate) fn region(&self) -> &LoadedRegion {
+        &self.region
+    }
+
+    /// Returns the buffer.
+    #[must_use]
+    pub fn buffer(&self) -> &HostBuffer {
+        self.region.buffer()
+    }
+
+    /// Returns the table: all files and all tensors, sorted by name.
+    #[must_use]
+    pub fn table(&self) -> &TensorTable {
+        &self.table
+    }
+
+    /// Returns the counters of the load on this host.
+    #[must_use]
+    pub fn counters(&self) -> LoadCounters {
+        self.progress().counters()
+    }
+
+    /// Returns the progress of the load, which has ended.
+    #[must_use]
+    pub fn progress(&self) -> LoadProgress {
+        LoadProgress::new(&self.region, &self.table)
+    }
+
+    fn entry(&self, name: &str) -> Result<&TensorEntry, LoadError> {
+        let tensors = self.table.tensors().len();
+        self.table.get(name).ok_or_else(|| LoadError::NoTensor { name: name.to_owned(), tensors })
+    }
+
+    /// Returns a tensor.
+    ///
+    /// # Errors
+    /// [`LoadError::NoTensor`].
+    pub fn get(&self, name: &str) -> Result<Tensor<'_>, LoadError> {
+        self.entry(name).map(|entry| self.tensor(entry))
+    }
+
+    /// Returns all tensors, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = Tensor<'_>> {
+        self.table.tensors().iter().map(|entry| self.tensor(entry))
+    }
+
+    fn tensor<'t>(&'t self, entry: &'t TensorEntry) -> Tensor<'t> {
+        let start = self.table.region_offset(entry);
+        Tensor { entry, bytes: self.region.bytes(start..start + entry.bytes()) }
+    }
+
+    /// Returns the bytes of a whole file with its header, by its index in
+    /// [`TensorTable::files`]. `None` if there is no such file.
+    #[must_use]
+    pub fn file_bytes(&self, file: usize) -> Option<&[u8]> {
+        let file = self.table.files().get(file)?;
+        Some(self.region.bytes(file.region_offset..file.region_end()))
+    }
+
+    /// Returns the part of rank `rank` of `ranks` along dimension `dim` of a tensor, as
+    /// [`TensorEntry::slice`] divides it. Its parts are offsets in [`Tensor::bytes`].
+    ///
+    /// # Errors
+    /// [`LoadError::NoTensor`]; [`LoadError::Slice`].
+    pub fn slice(&self, name: &str, dim: usize, rank: usize, ranks: usize) -> Result<TensorSlice, LoadError> {
+        self.entry(name)?.slice(dim, rank, ranks).map_err(of_tensor(name))
+    }
+
+    /// Returns the shares of rank `rank` of `ranks` of the parts of a fused tensor, as
+    /// [`TensorEntry::fused_slice`] divides them.
+    ///
+    /// # Errors
+    /// [`LoadError::NoTensor`]; [`LoadError::Slice`].
+    pub fn fused_slice(
+        &self,
+        name: &str,
+        dim: usize,
+        parts: &[FusedPart],
+        rank: usize,
+        ranks: usize,
+    ) -> Result<TensorSlice, LoadError> {
+        self.entry(name)?.fused_slice(dim, parts, rank, ranks).map_err(of_tensor(name))
+    }
+}
+
+fn of_tensor(name: &str) -> impl FnOnce(SliceError) -> LoadError {
+    let tensor = name.to_owned();
+    move |source| LoadError::Slice { tensor, source }
+}
