@@ -34,7 +34,9 @@ mod counters;
 mod error;
 mod format;
 mod load;
+mod opened_file;
 mod progress;
+mod ring_load;
 mod shards;
 mod shared;
 mod slice;
@@ -48,6 +50,7 @@ pub use error::{FileError, FileProblem, LoadError, LoadErrorKind};
 pub use format::FileFormat;
 pub use load::{LoadOptions, load};
 pub use progress::LoadProgress;
+pub use ring_load::{SliceTarget, TensorTransfer, load_through};
 pub use slice::{FusedPart, SliceError, StridedPart, TensorSlice};
 pub use table::{
     ArrayOrder, ByteOrder, Dtype, FileVersion, InvalidTable, SourceFile, TensorEntry, TensorTable,

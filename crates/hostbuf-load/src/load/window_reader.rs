@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 
 use hostbuf_staging::ReadAt;
 
-use super::open_files::{OpenFiles, OpenedFile};
+use super::open_files::OpenFiles;
 use super::window_pieces::{self, WindowPiece};
 use crate::clock;
 use crate::error::{FileProblem, LoadError};
+use crate::opened_file::OpenedFile;
 use crate::progress::LoadProgress;
 use crate::shared::{LoadBoard, LoadedRegion, add_time};
 use crate::table::TensorTable;
@@ -98,7 +99,7 @@ impl WindowReader<'_> {
             Ok(0) => Err(open.ended().into()),
             Ok(bytes) => Ok(bytes),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            Err(error) => Err(FileProblem::io("reading")(error).at(open.file.path()).into()),
+            Err(error) => Err(FileProblem::io("reading")(error).at(open.path()).into()),
         }
     }
 }
