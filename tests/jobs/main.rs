@@ -25,6 +25,7 @@ mod faults;
 mod filling;
 mod forks;
 mod image;
+mod load_command;
 mod loading;
 mod many_buffers;
 mod members;

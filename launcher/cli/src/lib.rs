@@ -14,6 +14,7 @@ mod finding;
 pub mod hosts;
 mod ignored_signal;
 mod installation;
+mod load;
 mod manual;
 mod mirror;
 mod padding;
@@ -49,6 +50,7 @@ struct CommandLine {
 enum Verb {
     Run(Box<run::RunArguments>),
     Exec(exec::ExecArguments),
+    Load(load::LoadArguments),
     Broker(broker::BrokerArguments),
     Mirror(mirror::MirrorArguments),
     Stat(stat::StatArguments),
@@ -91,6 +93,7 @@ pub fn main() -> ExitCode {
     match line.command {
         Verb::Run(arguments) => run::run(*arguments),
         Verb::Exec(arguments) => exec::run(arguments),
+        Verb::Load(arguments) => load::run(&arguments),
         Verb::Broker(arguments) => broker::run(arguments),
         Verb::Mirror(arguments) => mirror::run(&arguments),
         Verb::Stat(arguments) => stat::run(&arguments),

@@ -13,9 +13,10 @@ use clap_complete::Shell;
 use hostbuf::{Error, Result};
 
 /// The sections after the options, by the name of the command.
-const SECTIONS: [(&str, &str); 7] = [
+const SECTIONS: [(&str, &str); 8] = [
     ("run", include_str!("run.man")),
     ("exec", include_str!("exec.man")),
+    ("load", include_str!("load.man")),
     ("broker", include_str!("broker.man")),
     ("mirror", include_str!("mirror.man")),
     ("stat", include_str!("stat.man")),

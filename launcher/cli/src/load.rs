@@ -1,0 +1,163 @@
+//! `hostbuf load`: loads files of tensors into memory, and to a GPU.
+
+mod gpu_copy;
+mod load_bar;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Instant;
+
+use clap::ValueHint;
+use hostbuf::job::Solo;
+use hostbuf::{BufferOptions, Bytes, ErrorClass, HostBuffer, Pages};
+use hostbuf_agent::report::end;
+use hostbuf_load::{LoadError, LoadOptions, LoadProgress, TensorTable, Tensors};
+use hostbuf_os::poison::IgnorePoison;
+use hostbuf_staging::Backend;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::broker::stop_signals::StopSignals;
+use gpu_copy::GpuCopy;
+use load_bar::LoadBar;
+
+/// Load files of tensors into memory, and report the rate and what bounds it
+///
+/// It reads each file once, by several threads, past the page cache where that is faster. Folders
+/// and files model.safetensors.index.json stand for all their shards. With --gpu, the GPU copies
+/// each part as soon as it has been read.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The rate counts the bytes of the files from the first read to the last. It is bound by the disk, if the threads have \
+waited for it, or else by the cores. In a job, hostbuf.load and hostbuf_load::load share the memory between all ranks.")]
+pub(crate) struct LoadArguments {
+    /// The files: safetensors, npy, Arrow IPC, or folders with an index
+    #[arg(required = true, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    files: Vec<PathBuf>,
+    /// Copy the bytes to this GPU too, by its number in the order of CUDA
+    #[arg(long, value_name = "N")]
+    gpu: Option<u32>,
+    /// Keep the memory, and that of the GPU, until a signal ends the command
+    #[arg(long)]
+    keep: bool,
+    /// Read in this way: auto, posix, direct, uring or mmap
+    #[arg(long, value_name = "WAY", value_hint = ValueHint::Other, default_value = "auto")]
+    #[arg(value_parser = |text: &str| text.parse::<Backend>())]
+    backend: Backend,
+    /// Read by this many threads. The default is one for each core, at most 16
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    threads: usize,
+    /// Use pages of this size: auto (the largest available), 4k, thp, 2m, 1g
+    #[arg(long, value_name = "PAGES", value_hint = ValueHint::Other, default_value = "auto")]
+    #[arg(value_parser = |text: &str| text.parse::<Pages>())]
+    pages: Pages,
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Loads the files, prints one line about it, and keeps the memory if requested.
+pub fn run(arguments: &LoadArguments) -> ExitCode {
+    match load(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => end("hostbuf load", class(&error), &error),
+    }
+}
+
+/// Returns the class of an error, which is the exit status.
+fn class(error: &LoadError) -> ErrorClass {
+    match error {
+        LoadError::Job(error) => error.class(),
+        LoadError::Option { .. } => ErrorClass::Invalid,
+        _ => ErrorClass::General,
+    }
+}
+
+fn load(arguments: &LoadArguments) -> Result<(), LoadError> {
+    let options = LoadOptions::new().backend(arguments.backend).workers(arguments.threads);
+    let table = TensorTable::read(&arguments.files)?;
+    let bytes = options.buffer_bytes(&table)?;
+    let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(bytes).pages(arguments.pages))?;
+    let gpu = arguments.gpu.map(|number| GpuCopy::new(number, &buffer, &table)).transpose()?;
+    let begun = Instant::now();
+    let tensors = match &gpu {
+        None => with_bar(arguments, options, &buffer, &|_| {})?,
+        Some(gpu) => std::thread::scope(|scope| {
+            let (ready, windows) = mpsc::channel();
+            let copy = scope.spawn(move || gpu.follow(&windows));
+            let tell = |progress: &LoadProgress| {
+                // The receiver has ended with an error, which it returns.
+                let _ = ready.send(progress.clone());
+            };
+            let tensors = with_bar(arguments, options, &buffer, &tell);
+            // All windows of the files are ready, if the load has succeeded.
+            if let Ok(tensors) = &tensors {
+                tell(&tensors.progress());
+            }
+            drop(ready);
+            let copied = copy.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            tensors.and_then(|tensors| copied.map(|()| tensors))
+        })?,
+    };
+    let gpu_line = gpu.as_ref().map(|gpu| gpu.line(begun.elapsed()));
+    print(&tensors, gpu_line.as_deref());
+    if arguments.keep {
+        keep(&tensors)?;
+    }
+    drop(gpu);
+    Ok(())
+}
+
+/// Loads the files, with a bar on a terminal.
+fn with_bar(
+    arguments: &LoadArguments,
+    options: LoadOptions,
+    buffer: &HostBuffer,
+    observer: &(dyn Fn(&LoadProgress) + Sync),
+) -> Result<Tensors, LoadError> {
+    let bar = std::sync::Mutex::new(LoadBar::new(arguments.quiet));
+    let loaded = options.load_with(&Solo, buffer, &arguments.files, &|progress| {
+        bar.lock().ignore_poison().report(&progress.counters());
+        observer(progress);
+    });
+    bar.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).end();
+    loaded
+}
+
+fn print(tensors: &Tensors, gpu: Option<&str>) {
+    let (table, counters) = (tensors.table(), tensors.counters());
+    let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let mut line = format!(
+        "hostbuf load: {} of {}, {} in {:.3} s: {:.2} GB/s",
+        count(table.tensors().len(), "tensor"),
+        count(table.files().len(), "file"),
+        Bytes(counters.file_bytes),
+        counters.elapsed.as_secs_f64(),
+        counters.rate() / 1e9
+    );
+    if let Some(bound) = counters.bound() {
+        line += &format!(", bound by the {bound}");
+    }
+    if let Some(gpu) = gpu {
+        line += &format!("; {gpu}");
+    }
+    // The files are loaded even if nobody reads this line.
+    let _ = writeln!(std::io::stdout(), "{line}").and_then(|()| std::io::stdout().flush());
+}
+
+/// Waits for a signal.
+fn keep(tensors: &Tensors) -> Result<(), LoadError> {
+    use std::os::fd::AsFd;
+    let stop = StopSignals::block()?;
+    let line = format!(
+        "hostbuf load: the memory stays until a signal ends process {} ({} at {:#x})\n",
+        std::process::id(),
+        Bytes(tensors.buffer().len() as u64),
+        tensors.buffer().as_ptr().as_ptr() as usize
+    );
+    let _ = std::io::stdout().write_all(line.as_bytes()).and_then(|()| std::io::stdout().flush());
+    let mut waits = [PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
+    while let Err(nix::Error::EINTR) = poll(&mut waits, PollTimeout::NONE) {}
+    Ok(())
+}

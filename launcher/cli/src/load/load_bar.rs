@@ -1,0 +1,50 @@
+//! The progress of a load: a bar on a terminal, and nothing elsewhere.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use hostbuf_load::LoadCounters;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// The time before which no progress is shown.
+const SHORT: Duration = Duration::from_millis(300);
+
+/// A bar with the rate and what bounds it.
+pub(super) struct LoadBar {
+    begun: Instant,
+    is_shown: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl LoadBar {
+    pub(super) fn new(quiet: bool) -> LoadBar {
+        LoadBar { begun: Instant::now(), is_shown: !quiet && std::io::stderr().is_terminal(), bar: None }
+    }
+
+    /// Shows the counters.
+    pub(super) fn report(&mut self, counters: &LoadCounters) {
+        if !self.is_shown || self.begun.elapsed() < SHORT {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| {
+            let text =
+                "hostbuf: loading [{bar:30}] {binary_bytes} of {binary_total_bytes}, {msg}, {eta} left";
+            let style = ProgressStyle::with_template(text).unwrap_or_else(|_| ProgressStyle::default_bar());
+            let target = ProgressDrawTarget::stderr();
+            ProgressBar::with_draw_target(Some(counters.file_bytes), target).with_style(style)
+        });
+        bar.set_position(counters.bytes());
+        let rate = format!("{:.2} GB/s", counters.rate() / 1e9);
+        bar.set_message(match counters.bound() {
+            Some(bound) => format!("{rate}, bound by the {bound}"),
+            None => rate,
+        });
+    }
+
+    /// Removes the bar.
+    pub(super) fn end(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

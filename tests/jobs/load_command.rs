@@ -1,0 +1,104 @@
+//! `hostbuf load`.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+
+use hostbuf_tests::{CommandOutput, Scratch, fixture, hostbuf};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Writes a safetensors file with one tensor of `numbers` 32-bit floats.
+fn write_tensor(path: &str, name: &str, numbers: usize) {
+    let bytes = 4 * numbers;
+    let header = format!(r#"{{"{name}":{{"dtype":"F32","shape":[{numbers}],"data_offsets":[0,{bytes}]}}}}"#);
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend((0..bytes).map(|at| (at * 7 / 5) as u8));
+    fs::write(path, file).expect("the folder is writable");
+}
+
+fn load(arguments: &[&str]) -> CommandOutput {
+    CommandOutput::of(Command::new(hostbuf()).arg("load").args(arguments))
+}
+
+#[test]
+fn files_are_loaded_and_the_rate_is_named() {
+    let folder = Scratch::new("load-command");
+    write_tensor(&folder.path("a.safetensors"), "first", 1 << 20);
+    write_tensor(&folder.path("b.safetensors"), "second", 3);
+    let path = folder.0.to_str().expect("UTF-8");
+    let line = load(&[path]).ok().stdout;
+    assert!(line.starts_with("hostbuf load: 2 tensors of 2 files, 4.0 MiB in "), "{line}");
+    assert!(line.contains(" GB/s, bound by the "), "{line}");
+    assert_eq!(line.lines().count(), 1);
+    let one = folder.path("b.safetensors");
+    let one = one.as_str();
+    let line = load(&["--backend", "posix", "--threads", "2", "--pages", "4k", one]).ok().stdout;
+    assert!(line.starts_with("hostbuf load: 1 tensor of 1 file, "), "{line}");
+}
+
+#[test]
+fn bad_input_gives_one_line() {
+    let folder = Scratch::new("load-command-bad");
+    let damaged = folder.path("damaged.safetensors");
+    fs::write(&damaged, [255; 100]).expect("the folder is writable");
+    let damaged = damaged.as_str();
+    let empty = folder.path("empty");
+    fs::create_dir(&empty).expect("the folder is writable");
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["/no/such/file"], 1, "/no/such/file: No such file"),
+        (&[damaged], 1, "is damaged"),
+        (&[empty.as_str()], 1, "neither an index"),
+        (&[], 2, "<FILE>"),
+        (&["--backend", "gds", damaged], 2, "expected auto, posix"),
+        (&["--pages", "3m", damaged], 2, "invalid pages"),
+    ];
+    for (arguments, status, text) in cases {
+        let outcome = load(arguments);
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (status, ""), "{arguments:?}");
+        assert!(outcome.stderr.contains(text) && outcome.stderr.lines().count() == 1, "{outcome:?}");
+    }
+}
+
+#[test]
+fn the_memory_stays_until_a_signal_comes() {
+    let folder = Scratch::new("load-command-keep");
+    let path = folder.path("a.npy");
+    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (4,), }";
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.as_bytes());
+    file.extend([1; 16]);
+    fs::write(&path, file).expect("the folder is writable");
+    let mut command = Command::new(hostbuf());
+    let mut child =
+        command.args(["load", "--keep"]).arg(&path).stdout(Stdio::piped()).spawn().expect("it starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let lines: Vec<String> = lines.take(2).map(|line| line.expect("UTF-8")).collect();
+    assert!(lines[0].contains("1 tensor of 1 file"), "{lines:?}");
+    assert!(lines[1].contains(&format!("process {} ", child.id())), "{lines:?}");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("it runs");
+    assert!(child.wait().expect("a child").success());
+}
+
+#[test]
+fn a_gpu_copies_what_was_read() {
+    let folder = Scratch::new("load-command-gpu");
+    let driver =
+        fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
+    for library in ["libcuda.so.1", "libcuda.so"] {
+        symlink(&driver, folder.path(library)).expect("it is new");
+    }
+    let path = folder.path("a.safetensors");
+    write_tensor(&path, "w", 10 << 20);
+    let mut command = Command::new(hostbuf());
+    command.args(["load", "--gpu", "0"]).arg(&path).env("LD_LIBRARY_PATH", &folder.0);
+    let line = CommandOutput::of(&mut command).ok().stdout;
+    assert!(line.contains("; on GPU 0 after "), "{line}");
+    let mut missing = Command::new(hostbuf());
+    missing.args(["load", "--gpu", "99"]).arg(&path).env("LD_LIBRARY_PATH", &folder.0);
+    let outcome = CommandOutput::of(&mut missing);
+    assert!(outcome.status != 0 && outcome.stderr.lines().count() == 1, "{outcome:?}");
+}
