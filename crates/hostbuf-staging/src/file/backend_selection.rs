@@ -45,13 +45,14 @@ impl BackendSelection {
     ) -> Result<BackendSelection, String> {
         const REQUESTED: &str = "as requested";
         match backend {
-            Backend::Auto => Ok(automatic(path, file, open)),
+            Backend::Auto => Ok(automatic(FileSystem::of(file), path, file, open)),
             Backend::Posix => Ok(BackendSelection::new(FileAccess::Buffered, REQUESTED)),
             Backend::Direct => DirectFile::open(path, open)
                 .map(|direct| BackendSelection::new(FileAccess::Direct(direct), REQUESTED)),
             Backend::Uring => {
                 uring::probe()?;
-                Ok(match direct_unless_in_memory(path, file, open) {
+                let direct = refuse_memory(FileSystem::of(file)).and_then(|()| DirectFile::open(path, open));
+                Ok(match direct {
                     Ok(direct) => {
                         BackendSelection::new(FileAccess::Uring(UringFile::new(Some(direct))), REQUESTED)
                     }
@@ -82,9 +83,8 @@ impl BackendSelection {
 
 /// Selects the way that is fastest: from the page cache if the file is there, otherwise from the
 /// disk, and by io_uring if there is one.
-fn automatic(path: &Path, file: &File, open: &OpenOptions) -> BackendSelection {
-    let selected =
-        residency(file).and_then(|why| direct_unless_in_memory(path, file, open).map(|direct| (direct, why)));
+fn automatic(system: FileSystem, path: &Path, file: &File, open: &OpenOptions) -> BackendSelection {
+    let selected = residency(system, file).and_then(|why| Ok((DirectFile::open(path, open)?, why)));
     let (direct, why) = match selected {
         Ok(selected) => selected,
         Err(why) => return BackendSelection::new(FileAccess::Buffered, why),
@@ -93,7 +93,6 @@ fn automatic(path: &Path, file: &File, open: &OpenOptions) -> BackendSelection {
         Ok(()) => BackendSelection::new(FileAccess::Uring(UringFile::new(Some(direct))), why),
         Err(refusal) => BackendSelection::new(FileAccess::Direct(direct), format!("{why}, and {refusal}")),
     };
-    let system = FileSystem::of(file);
     if system.kind == FileSystemKind::Network {
         // Direct writes to Lustre took 2 to 5 times as long as buffered ones.
         selection.has_buffered_writes = true;
@@ -102,32 +101,56 @@ fn automatic(path: &Path, file: &File, open: &OpenOptions) -> BackendSelection {
     selection
 }
 
-/// Opens a file past the page cache, unless its file system is in memory.
+/// Refuses a file system in memory, which has no disk.
 ///
 /// # Errors
 /// The reason for the page cache.
-fn direct_unless_in_memory(path: &Path, file: &File, open: &OpenOptions) -> Result<DirectFile, String> {
-    let system = FileSystem::of(file);
-    if system.kind == FileSystemKind::Memory {
-        return Err(format!("the file is in memory ({})", system.name));
+fn refuse_memory(system: FileSystem) -> Result<(), String> {
+    match system.kind {
+        FileSystemKind::Memory => Err(format!("the file is in memory ({})", system.name)),
+        FileSystemKind::Network | FileSystemKind::Local => Ok(()),
     }
-    DirectFile::open(path, open)
 }
 
 /// Returns the reason to read a file from its disk.
 ///
 /// # Errors
 /// The reason to read it through the page cache.
-fn residency(file: &File) -> Result<String, String> {
-    let system = FileSystem::of(file);
-    if system.kind == FileSystemKind::Memory {
-        return Err(format!("the file is in memory ({})", system.name));
-    }
+fn residency(system: FileSystem, file: &File) -> Result<String, String> {
+    refuse_memory(system)?;
     let cached = cached_pages(file).map(|pages| (pages.cached * 100 / pages.pages.max(1), pages.pages));
     match cached {
         Ok((_, 0)) => Err("the file is empty".to_owned()),
         Ok((percent, _)) if percent >= 50 => Err(format!("{percent} % of it is in the page cache")),
         Ok((percent, _)) => Ok(format!("{percent} % of it is in the page cache")),
         Err(error) => Err(format!("the kernel does not tell what is in the page cache ({error})")),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::file::page_cache::drop_cached_pages;
+    use crate::tests::DiskFile;
+
+    #[test]
+    fn files_of_a_network_are_written_through_the_page_cache() {
+        let disk = DiskFile::new("network", &[1; 1 << 20]);
+        let mut open = OpenOptions::new();
+        let file = open.read(true).write(true).open(&disk.0).unwrap();
+        drop_cached_pages(&file).unwrap();
+        let network = FileSystem { name: "NFS", kind: FileSystemKind::Network };
+        let selection = automatic(network, &disk.0, &file, &open);
+        if matches!(selection.access, FileAccess::Buffered) {
+            eprintln!("skipped: {}", selection.why);
+            return;
+        }
+        assert!(selection.has_buffered_writes);
+        assert!(selection.why.ends_with("; writes to NFS go through the page cache"), "{}", selection.why);
+        let local = FileSystem { name: "", kind: FileSystemKind::Local };
+        assert!(!automatic(local, &disk.0, &file, &open).has_buffered_writes);
+        let memory = FileSystem { name: "ramfs", kind: FileSystemKind::Memory };
+        let selection = automatic(memory, &disk.0, &file, &open);
+        assert_eq!((selection.backend(), &*selection.why), (Backend::Posix, "the file is in memory (ramfs)"));
     }
 }

@@ -138,3 +138,38 @@ impl WriteAt for FileDescriptors {
 fn is_aligned(memory: &[u8], offset: u64, alignment: u64) -> bool {
     [memory.as_ptr() as u64, memory.len() as u64, offset].iter().all(|number| number % alignment == 0)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::file::page_cache::{cached_pages, drop_cached_pages};
+    use crate::tests::DiskFile;
+
+    #[test]
+    fn buffered_writes_stay_in_the_page_cache() {
+        let disk = DiskFile::new("buffered-writes", &[1; 1 << 20]);
+        for backend in [Backend::Direct, Backend::Uring] {
+            let mut file = match FileDescriptors::open(&disk.0, backend, true) {
+                Ok(file) => file,
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+                    eprintln!("skipped: {error}");
+                    continue;
+                }
+            };
+            drop_cached_pages(&file.buffered).unwrap();
+            if file.direct().is_none() || cached_pages(&file.buffered).is_err() {
+                eprintln!("skipped: {}", file.backend());
+                continue;
+            }
+            let aligned = vec![2u8; 3 * 4096];
+            let start = aligned.as_ptr().align_offset(4096);
+            let block = &aligned[start..start + 4096];
+            assert_eq!(file.write_at(block, 8192).unwrap(), 4096);
+            assert_eq!(cached_pages(&file.buffered).unwrap().cached, 0, "{backend} writes past it");
+            file.selection.has_buffered_writes = true;
+            assert_eq!((WriteAt::alignment(&file), file.write_at(block, 8192).unwrap()), (1, 4096));
+            assert!(cached_pages(&file.buffered).unwrap().cached > 0, "{backend}");
+        }
+    }
+}

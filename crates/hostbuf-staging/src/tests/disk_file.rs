@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use crate::{Backend, File, FileOptions};
 
 /// A file in the folder of the tests' programs, which is on a disk. Dropping it removes it.
-pub(super) struct DiskFile(pub(super) PathBuf);
+pub(crate) struct DiskFile(pub(crate) PathBuf);
 
 impl DiskFile {
-    pub(super) fn new(name: &str, content: &[u8]) -> DiskFile {
+    pub(crate) fn new(name: &str, content: &[u8]) -> DiskFile {
         let program = std::env::current_exe().expect("this test");
         let path = program.with_file_name(format!("staging-{name}-{}", std::process::id()));
         fs::write(&path, content).expect("the folder is writable");
@@ -17,12 +17,12 @@ impl DiskFile {
     }
 
     /// Opens the file past the page cache, unless its file system refuses that.
-    pub(super) fn direct(&self) -> Option<File> {
+    pub(crate) fn direct(&self) -> Option<File> {
         self.open(Backend::Direct)
     }
 
     /// Opens the file for reading and writing, unless the machine does not support the backend.
-    pub(super) fn open(&self, backend: Backend) -> Option<File> {
+    pub(crate) fn open(&self, backend: Backend) -> Option<File> {
         match FileOptions::new().backend(backend).write(true).open(&self.0) {
             Ok(file) => Some(file),
             Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {

@@ -17,3 +17,5 @@ mod moved_bytes;
 mod shared_rings;
 mod uring;
 mod uring_limits;
+
+pub(crate) use disk_file::DiskFile;
