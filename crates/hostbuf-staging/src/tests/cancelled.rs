@@ -10,7 +10,8 @@ use super::byte_source::{ByteSource, ReadFault, SLOT, pattern, ring, target};
 fn a_cancelled_transfer_ends_when_its_last_copy_has_landed() {
     let device = SimulatedDevice::new();
     device.fault(3, Fault::Hang);
-    let ring = ring(device, 4, 2);
+    // With several threads the third copy may be requested last, after all others have landed.
+    let ring = ring(device, 4, 1);
     let content = pattern(50 * SLOT, 1);
     let (memory, to) = target(content.len());
     let transfer = ring.read(Arc::new(ByteSource::new(content.clone())), 0, to);
