@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hostbuf_staging::{CopyDevice, DeviceBuffer, DeviceError};
+use hostbuf_staging::{CopyDevice, DeviceBuffer, DeviceCopy, DeviceError};
 
 /// A device that discards the bytes of a file, or compares them with the file.
 #[derive(Clone, Debug)]
@@ -42,22 +42,24 @@ impl CopyDevice for DiscardingDevice {
         Ok(())
     }
 
-    unsafe fn copy_to_device(&self, from: *const [u8], to: u64, (): &()) -> Result<(), DeviceError> {
+    unsafe fn copy_to_device(&self, copies: &[DeviceCopy], (): &()) -> Result<(), DeviceError> {
         if !self.compares.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // SAFETY: the caller guarantees that nothing writes to the range.
-        let from = unsafe { &*from };
-        let mut expected = vec![0; from.len()];
-        let read = self.file.read_exact_at(&mut expected, to - FIRST);
-        read.map_err(|error| self.error("comparing", error.to_string()))?;
-        match from == expected {
-            true => Ok(()),
-            false => Err(self.error("comparing", format!("the bytes from {} on differ", to - FIRST))),
+        for &DeviceCopy { host, bytes, address } in copies {
+            // SAFETY: the caller guarantees the memory, to which nothing writes.
+            let from = unsafe { std::slice::from_raw_parts(host.cast_const(), bytes) };
+            let (offset, mut expected) = (address - FIRST, vec![0; bytes]);
+            let read = self.file.read_exact_at(&mut expected, offset);
+            read.map_err(|error| self.error("comparing", error.to_string()))?;
+            if from != expected {
+                return Err(self.error("comparing", format!("the bytes from {offset} on differ")));
+            }
         }
+        Ok(())
     }
 
-    unsafe fn copy_to_host(&self, _from: u64, _to: *mut [u8], (): &()) -> Result<(), DeviceError> {
+    unsafe fn copy_to_host(&self, _copies: &[DeviceCopy], (): &()) -> Result<(), DeviceError> {
         Err(self.error("copying", "the device has no memory".into()))
     }
 
