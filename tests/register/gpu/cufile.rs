@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use hostbuf_cuda::{CudaContext, CudaStream, DeviceMemory, DeviceSpan};
 use hostbuf_staging::{CuFile, CuFileBuffer, CuFileDriver, CuFileError, DeviceTarget};
-use hostbuf_tests::Scratch;
 use hostbuf_tests::fake_cuda::{CUFILE_FAILS, CUFILE_LOG, with_fake_cuda};
+use hostbuf_tests::{Scratch, skip};
 
 use super::MIB;
 use super::streams::first_gpu;
@@ -182,5 +182,10 @@ fn errors_of_files_are_those_of_the_system() {
 #[test]
 #[ignore = "needs a GPU"]
 fn files_move_by_cufile_to_a_gpu() {
-    move_files("cufile");
+    let context = CudaContext::retain(&first_gpu()).expect("a context");
+    match CuFileDriver::open(&context) {
+        Err(error @ CuFileError::NoLibrary { .. }) => skip(&error.to_string()),
+        Err(error) => panic!("{error}"),
+        Ok(_driver) => move_files("cufile"),
+    }
 }
