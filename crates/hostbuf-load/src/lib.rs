@@ -33,6 +33,8 @@ mod clock;
 mod counters;
 mod error;
 mod format;
+#[cfg(feature = "cuda")]
+mod gpu_copy;
 mod load;
 mod opened_file;
 mod progress;
@@ -48,6 +50,8 @@ mod test_folder;
 pub use counters::{LoadBound, LoadCounters};
 pub use error::{FileError, FileProblem, LoadError, LoadErrorKind};
 pub use format::FileFormat;
+#[cfg(feature = "cuda")]
+pub use gpu_copy::GpuCopy;
 pub use load::{LoadOptions, load};
 pub use progress::LoadProgress;
 pub use ring_load::{SliceTarget, TensorTransfer, load_through};

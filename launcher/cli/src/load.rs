@@ -1,25 +1,23 @@
 //! `hostbuf load`: loads files of tensors into memory, and to a GPU.
 
-mod gpu_copy;
 mod load_bar;
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::ValueHint;
 use hostbuf::job::Solo;
 use hostbuf::{BufferOptions, Bytes, ErrorClass, HostBuffer, Pages};
 use hostbuf_agent::report::end;
-use hostbuf_load::{LoadError, LoadOptions, LoadProgress, TensorTable, Tensors};
+use hostbuf_load::{GpuCopy, LoadError, LoadOptions, LoadProgress, TensorTable, Tensors};
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_staging::Backend;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::broker::stop_signals::StopSignals;
-use gpu_copy::GpuCopy;
 use load_bar::LoadBar;
 
 /// Load files of tensors into memory, and report the rate and what bounds it
@@ -35,7 +33,7 @@ pub(crate) struct LoadArguments {
     /// The files: safetensors, npy, Arrow IPC, or folders with an index
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     files: Vec<PathBuf>,
-    /// Copy the bytes to this GPU too, by its number in the order of CUDA
+    /// Copy the bytes to this GPU too, by its number
     #[arg(long, value_name = "N")]
     gpu: Option<u32>,
     /// Keep the memory, and that of the GPU, until a signal ends the command
@@ -45,7 +43,7 @@ pub(crate) struct LoadArguments {
     #[arg(long, value_name = "WAY", value_hint = ValueHint::Other, default_value = "auto")]
     #[arg(value_parser = |text: &str| text.parse::<Backend>())]
     backend: Backend,
-    /// Read by this many threads. The default is one for each core, at most 16
+    /// Use this many threads. The default is one for each core, at most 16
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: usize,
     /// Use pages of this size: auto (the largest available), 4k, thp, 2m, 1g
@@ -79,34 +77,47 @@ fn load(arguments: &LoadArguments) -> Result<(), LoadError> {
     let table = TensorTable::read(&arguments.files)?;
     let bytes = options.buffer_bytes(&table)?;
     let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(bytes).pages(arguments.pages))?;
-    let gpu = arguments.gpu.map(|number| GpuCopy::new(number, &buffer, &table)).transpose()?;
+    let make = |number| GpuCopy::new(number, &buffer, &table, &options);
+    let mut gpu = arguments.gpu.map(make).transpose()?;
     let begun = Instant::now();
-    let tensors = match &gpu {
+    let tensors = match &mut gpu {
         None => with_bar(arguments, options, &buffer, &|_| {})?,
-        Some(gpu) => std::thread::scope(|scope| {
-            let (ready, windows) = mpsc::channel();
-            let copy = scope.spawn(move || gpu.follow(&windows));
-            let tell = |progress: &LoadProgress| {
-                // The receiver has ended with an error, which it returns.
-                let _ = ready.send(progress.clone());
-            };
-            let tensors = with_bar(arguments, options, &buffer, &tell);
-            // All windows of the files are ready, if the load has succeeded.
-            if let Ok(tensors) = &tensors {
-                tell(&tensors.progress());
-            }
-            drop(ready);
-            let copied = copy.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            tensors.and_then(|tensors| copied.map(|()| tensors))
-        })?,
+        Some(gpu) => load_with_gpu(arguments, options, &buffer, gpu)?,
     };
-    let gpu_line = gpu.as_ref().map(|gpu| gpu.line(begun.elapsed()));
-    print(&tensors, gpu_line.as_deref());
+    print(&tensors, gpu.as_ref().map(|gpu| (gpu, begun.elapsed())));
     if arguments.keep {
         keep(&tensors)?;
     }
     drop(gpu);
     Ok(())
+}
+
+/// Loads the files, and lets the GPU copy each window that was read.
+fn load_with_gpu(
+    arguments: &LoadArguments,
+    options: LoadOptions,
+    buffer: &HostBuffer,
+    gpu: &mut GpuCopy,
+) -> Result<Tensors, LoadError> {
+    let (ready, windows) = mpsc::channel::<LoadProgress>();
+    std::thread::scope(|scope| {
+        let copy = scope.spawn(move || -> Result<(), LoadError> {
+            windows.iter().try_for_each(|progress| gpu.start_ready(&progress))?;
+            gpu.wait().map(drop)
+        });
+        let tell = |progress: &LoadProgress| {
+            // The receiver has ended with an error, which it returns.
+            let _ = ready.send(progress.clone());
+        };
+        let tensors = with_bar(arguments, options, buffer, &tell);
+        // All windows are ready, if the load has succeeded.
+        if let Ok(tensors) = &tensors {
+            tell(&tensors.progress());
+        }
+        drop(ready);
+        let copied = copy.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        tensors.and_then(|tensors| copied.map(|()| tensors))
+    })
 }
 
 /// Loads the files, with a bar on a terminal.
@@ -125,7 +136,7 @@ fn with_bar(
     loaded
 }
 
-fn print(tensors: &Tensors, gpu: Option<&str>) {
+fn print(tensors: &Tensors, gpu: Option<(&GpuCopy, Duration)>) {
     let (table, counters) = (tensors.table(), tensors.counters());
     let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
     let mut line = format!(
@@ -139,8 +150,10 @@ fn print(tensors: &Tensors, gpu: Option<&str>) {
     if let Some(bound) = counters.bound() {
         line += &format!(", bound by the {bound}");
     }
-    if let Some(gpu) = gpu {
-        line += &format!("; {gpu}");
+    if let Some((gpu, elapsed)) = gpu {
+        let (number, seconds) = (gpu.gpu(), elapsed.as_secs_f64());
+        let rate = gpu.bytes() as f64 / seconds / 1e9;
+        line += &format!("; on GPU {number} after {seconds:.3} s: {rate:.2} GB/s");
     }
     // The files are loaded even if nobody reads this line.
     let _ = writeln!(std::io::stdout(), "{line}").and_then(|()| std::io::stdout().flush());
