@@ -29,6 +29,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "arrow")]
+mod arrow_batches;
 mod clock;
 mod counters;
 mod error;
