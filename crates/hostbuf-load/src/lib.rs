@@ -33,6 +33,7 @@
 mod arrow_batches;
 mod clock;
 mod counters;
+mod device_copy;
 mod error;
 mod format;
 #[cfg(feature = "cuda")]
@@ -44,6 +45,7 @@ mod ring_load;
 mod shards;
 mod shared;
 mod slice;
+mod slice_target;
 mod table;
 mod tensors;
 #[cfg(test)]
@@ -56,8 +58,9 @@ pub use format::FileFormat;
 pub use gpu_copy::GpuCopy;
 pub use load::{LoadOptions, load};
 pub use progress::LoadProgress;
-pub use ring_load::{SliceTarget, TensorTransfer, load_through};
+pub use ring_load::{TensorTransfer, load_through};
 pub use slice::{FusedPart, SliceError, StridedPart, TensorSlice};
+pub use slice_target::SliceTarget;
 pub use table::{
     ArrayOrder, ByteOrder, Dtype, FileVersion, InvalidTable, SourceFile, TensorEntry, TensorTable,
 };

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use hostbuf_staging::{Backend, CopyDevice, Ring, Transfer};
 
-use super::slice_target::SliceTarget;
 use crate::error::LoadError;
 use crate::opened_file::OpenedFile;
+use crate::slice_target::SliceTarget;
 use crate::table::TensorTable;
 
 /// A load of tensors through a ring, on its way or ended. Dropping it cancels it.

@@ -8,9 +8,10 @@ use hostbuf_staging::{
     Backend, DeviceTarget, Fault, HostMemory, Ring, RingOptions, SimulatedDevice, SimulatedMemory,
 };
 
-use super::{SliceTarget, load_through};
+use super::load_through;
 use crate::error::{FileProblem, LoadError, LoadErrorKind};
 use crate::slice::FusedPart;
+use crate::slice_target::SliceTarget;
 use crate::table::TensorTable;
 use crate::test_folder::TestFolder;
 

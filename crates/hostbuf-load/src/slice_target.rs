@@ -35,7 +35,7 @@ impl SliceTarget {
     ///
     /// # Errors
     /// [`LoadError::NoTensor`].
-    pub(super) fn entry<'t>(&self, table: &'t TensorTable) -> Result<&'t TensorEntry, LoadError> {
+    pub(crate) fn entry<'t>(&self, table: &'t TensorTable) -> Result<&'t TensorEntry, LoadError> {
         let tensors = table.tensors().len();
         table.get(&self.tensor).ok_or_else(|| LoadError::NoTensor { name: self.tensor.clone(), tensors })
     }
@@ -45,7 +45,7 @@ impl SliceTarget {
     /// # Errors
     /// [`LoadError::Target`] if the memory has another length than the slice, or the slice is that
     /// of a larger tensor.
-    pub(super) fn parts(&self, entry: &TensorEntry) -> Result<Vec<TransferPart>, LoadError> {
+    pub(crate) fn parts(&self, entry: &TensorEntry) -> Result<Vec<TransferPart>, LoadError> {
         let whole;
         let slice = match &self.slice {
             Some(slice) => slice,

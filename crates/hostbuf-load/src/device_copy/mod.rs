@@ -1,0 +1,5 @@
+//! Copies of loaded tensors to a device.
+
+mod buffer_copy;
+#[cfg(test)]
+mod tests;
