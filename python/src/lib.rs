@@ -4,8 +4,12 @@ mod arguments;
 mod comm;
 mod dma;
 mod error;
+mod file;
 mod fill;
+#[cfg(feature = "cuda")]
+mod gpu_rings;
 mod handle;
+mod host_ring;
 #[cfg(feature = "cuda")]
 mod ipc_memory;
 mod memory;
@@ -26,6 +30,11 @@ mod pool_memory;
 mod pool_owner;
 mod pool_wait;
 mod register;
+mod running_transfer;
+mod transfer;
+mod transfer_array;
+mod transfer_error;
+mod transfer_file;
 mod writers;
 
 use pyo3::exceptions::PyImportError;
@@ -56,6 +65,8 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pool_wait::PendingBlock>()?;
     module.add_class::<pool_block::BlockHandle>()?;
     module.add_class::<pool_block::BlockRefHandle>()?;
+    module.add_class::<file::FileHandle>()?;
+    module.add_class::<transfer::TransferHandle>()?;
     #[cfg(feature = "cuda")]
     pool_gpu::add_to(module)?;
     module.add_function(wrap_pyfunction!(pool::element_type, module)?)?;
@@ -70,6 +81,8 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(fill::root, module)?)?;
     module.add_function(wrap_pyfunction!(memory::close, module)?)?;
     module.add_function(wrap_pyfunction!(memory::span_of, module)?)?;
+    module.add_function(wrap_pyfunction!(file::page_cache, module)?)?;
+    module.add_function(wrap_pyfunction!(file::drop_page_cache, module)?)?;
     module.add_function(wrap_pyfunction!(dma::adopt_memory, module)?)?;
     module.add_function(wrap_pyfunction!(register::probe, module)?)?;
     module.add_function(wrap_pyfunction!(register::monitor, module)?)

@@ -10,7 +10,7 @@ use crate::error::raised;
 
 /// Returns the exception of a kind, with attributes. The package's function
 /// `hostbuf._error.of_pool` selects its class.
-fn of_kind(py: Python<'_>, kind: &str, message: String, attributes: &[(&str, u64)]) -> PyErr {
+pub fn of_kind(py: Python<'_>, kind: &str, message: String, attributes: &[(&str, u64)]) -> PyErr {
     static OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let made = OF
         .import(py, "hostbuf._error", "of_pool")

@@ -3,6 +3,7 @@ what is missing."""
 
 import statistics
 import sys
+import tempfile
 import time
 import unittest
 from multiprocessing.shared_memory import SharedMemory
@@ -10,6 +11,7 @@ from multiprocessing.shared_memory import SharedMemory
 import hostbuf
 import numpy as np
 from gpu_blocks import GpuBlocks  # noqa: F401 (its tests run here, too)
+from gpu_files import GpuFiles  # noqa: F401
 
 try:
     import cupy
@@ -165,6 +167,29 @@ class Gpu(unittest.TestCase):
                 there = held.torch().to("cuda", non_blocking=True)
                 held.release_after(torch.cuda.current_stream())
                 self.assertTrue(np.array_equal(there.cpu().numpy(), frame))
+
+    def test_files_go_to_arrays_of_other_libraries_and_back(self) -> None:
+        numbers = np.random.default_rng(2).random(5 * MIB)
+        with tempfile.TemporaryDirectory() as folder:
+            with hostbuf.File(f"{folder}/numbers", "w") as file:
+                file.write(numbers)
+            for library in [cupy, torch]:
+                if library is None:
+                    continue
+                options = {"device": "cuda"} if library is torch else {}
+                there = library.zeros(numbers.size, dtype=library.float64, **options)
+                with hostbuf.File(f"{folder}/numbers") as file:
+                    self.assertEqual(file.pread(there).get(), numbers.nbytes)
+                    part = there[1000:2000]
+                    file.pread(part, 0).get()
+                self.assertEqual(there[1000:2000].sum().item(), there[:1000].sum().item())
+                # The file gets the result of the kernel, which is not awaited here.
+                there *= 2
+                with hostbuf.File(f"{folder}/doubled", "w") as file:
+                    file.write(there)
+                doubled = 2 * numbers
+                doubled[1000:2000] = doubled[:1000]
+                self.assertTrue(np.array_equal(np.fromfile(f"{folder}/doubled"), doubled))
 
     @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_the_cache(self) -> None:

@@ -1,5 +1,5 @@
-//! Blocks of a pool on a GPU in C, C++ and Python, with a fake driver, whose GPU has
-//! memory that the CPU reaches.
+//! Blocks of a pool and transfers of files on a GPU in C, C++ and Python, with a fake driver, whose
+//! GPU has memory that the CPU reaches.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -21,16 +21,26 @@ pub fn fake_driver(name: &str) -> Scratch {
     folder
 }
 
-#[test]
-fn python_shares_blocks_on_a_gpu() {
+/// Runs the Python tests in `file` with the fake driver.
+fn python_tests(file: &str) {
     let Some(python) = python() else { return };
-    let folder = fake_driver("python-gpu-blocks");
+    let folder = fake_driver(file);
     let mut command = strict(&python);
-    command.arg("gpu_blocks.py").env("LD_LIBRARY_PATH", &folder.0);
+    command.arg(file).env("LD_LIBRARY_PATH", &folder.0);
     let outcome = CommandOutput::of(command.env("FAKE_CUDA_PENDING", folder.path("pending"))).ok();
     // unittest reports on standard error. No test is skipped with this driver.
     assert!(outcome.stderr.ends_with("\nOK\n"), "{}", outcome.stderr);
     assert!(!outcome.stderr.contains("Ran 0 tests"), "{}", outcome.stderr);
+}
+
+#[test]
+fn python_shares_blocks_on_a_gpu() {
+    python_tests("gpu_blocks.py");
+}
+
+#[test]
+fn python_reads_files_into_a_gpu() {
+    python_tests("gpu_files.py");
 }
 
 /// Builds a program and runs it with the fake driver and a broker.

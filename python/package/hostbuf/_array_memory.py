@@ -85,6 +85,14 @@ def memory_of(array: Any) -> ArrayMemory:
         ValueError: the array has no bytes.
         InvalidError: the array lies in memory of a device.
     """
+    memory = host_memory(array)
+    if not memory.nbytes:
+        raise ValueError("the array has no bytes")
+    return memory
+
+
+def host_memory(array: Any) -> ArrayMemory:
+    """Returns the memory of an array as :func:`memory_of`, also of one without bytes."""
     if isinstance(getattr(array, "__array_interface__", None), dict):
         memory = _of_interface(array)
     elif hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
@@ -93,8 +101,6 @@ def memory_of(array: Any) -> ArrayMemory:
         raise _on_device("__cuda_array_interface__")
     else:
         memory = _of_buffer(array)
-    if not memory.nbytes:
-        raise ValueError("the array has no bytes")
     return memory
 
 
@@ -127,14 +133,19 @@ def _layout(
 
 
 def _of_interface(array: Any) -> ArrayMemory:
-    described = array.__array_interface__
+    return of_description(array, array.__array_interface__)
+
+
+def of_description(array: Any, described: dict[str, Any]) -> ArrayMemory:
+    """Returns the memory that an array interface describes, on any device."""
     data = described.get("data")
     if not isinstance(data, tuple):
         return _of_buffer(array)
     address, readonly = data
     shape, strides, typestr = tuple(described["shape"]), described.get("strides"), described["typestr"]
     units = 4 if typestr[1] == "U" else 1
-    itemsize = int(typestr[2:]) * units
+    # Types of times state their unit too: <M8[ns].
+    itemsize = int(typestr[2:].partition("[")[0]) * units
     start, nbytes, first, strides = _layout(address, shape, strides, itemsize)
     return ArrayMemory(start, nbytes, first, shape, strides, typestr, bool(readonly), array)
 
@@ -143,10 +154,15 @@ def _of_dlpack(array: Any) -> ArrayMemory:
     device, number = array.__dlpack_device__()
     if device not in _HOST_DEVICES:
         raise _on_device(f"DLPack device {int(device)}, number {number}")
+    return of_capsule(array)
+
+
+def of_capsule(array: Any, **options: Any) -> ArrayMemory:
+    """Returns the memory of an array by ``__dlpack__``, on any device."""
     try:
-        capsule = array.__dlpack__(max_version=(1, 0))
+        capsule = array.__dlpack__(max_version=(1, 0), **options)
     except TypeError:  # version 0 of the protocol
-        capsule = array.__dlpack__()
+        capsule = array.__dlpack__(**options)
     # Version 0 cannot say that an array is read-only. The kernel still refuses to adopt a read-only
     # mapping for writing.
     readonly = False

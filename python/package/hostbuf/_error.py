@@ -119,7 +119,30 @@ class ProducerEndedError(PoolError, LookupError):
 
 
 class ForkedError(PoolError):
-    """A forked child used the pool of its parent."""
+    """A forked child used the pool or a transfer of its parent."""
+
+
+class TransferError(Error):
+    """A transfer between a file and an array has failed."""
+
+    landed: int
+    """The number of bytes at the beginning of the transfer that have landed."""
+
+
+class TransferIOError(TransferError, OSError):
+    """The file could not be read or written: ``errno`` is the reason."""
+
+
+class EndOfFileError(TransferError, EOFError):
+    """The file ends before the transfer."""
+
+
+class TransferCancelledError(TransferError):
+    """The transfer was cancelled, or the memory of its ring was frozen."""
+
+
+class GpuTransferError(TransferError):
+    """The GPU has failed, or its context was lost."""
 
 
 _CLASSES: dict[str, type[Error]] = {
@@ -162,4 +185,21 @@ def of_pool(kind: str, message: str, attributes: list[tuple[str, int]]) -> PoolE
     error = _POOL_CLASSES.get(kind, PoolError)(message, kind)
     for name, value in attributes:
         setattr(error, name, value)
+    return error
+
+
+_TRANSFER_CLASSES: dict[str, type[TransferError]] = {
+    "Cancelled": TransferCancelledError,
+    "Device": GpuTransferError,
+    "Io": TransferIOError,
+    "UnexpectedEnd": EndOfFileError,
+}
+
+
+def of_transfer(kind: str, message: str, landed: int, errno: int | None) -> TransferError:
+    """Returns the exception of a transfer for a kind; the native part raises it."""
+    error = _TRANSFER_CLASSES.get(kind, TransferError)(message, kind)
+    error.landed = landed
+    if isinstance(error, OSError):
+        error.errno = errno
     return error
