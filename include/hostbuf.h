@@ -35,6 +35,7 @@
 #define HOSTBUF_PRODUCER_OPTIONS_INIT {sizeof(hostbuf_producer_options), 0, 0, 0, 0, 0, NULL, 0, NULL}
 #define HOSTBUF_CONTENT_INIT {sizeof(hostbuf_content), HOSTBUF_ELEMENT_NONE, 0, NULL, NULL, 0, 0, 0, NULL, 0}
 #define HOSTBUF_BLOCK_HEADER_INIT {sizeof(hostbuf_block_header), HOSTBUF_ELEMENT_NONE, 0, {0}, {0}, 0, 0, 0, 0, 0, 0, {0}}
+#define HOSTBUF_FILE_OPTIONS_INIT {sizeof(hostbuf_file_options), HOSTBUF_FILE_READ, 0, NULL}
 
 /* A section of a new buffer, in an array: the name, the size in bytes, and the NUMA nodes or NULL. */
 #define HOSTBUF_SECTION(name, size, numa) {sizeof(hostbuf_section_options), name, size, numa}
@@ -108,6 +109,12 @@ typedef enum hostbuf_status {
     HOSTBUF_INVALID_HEADER = 31,
     // The producer that a program waited for is closed.
     HOSTBUF_CLOSED = 32,
+    // A file ends before the transfer.
+    HOSTBUF_END_OF_FILE = 33,
+    // The transfer was cancelled.
+    HOSTBUF_CANCELLED = 34,
+    // A GPU has failed during a transfer, or its context was lost.
+    HOSTBUF_GPU_FAILED = 35,
 } hostbuf_status;
 
 // The operation of `all_reduce`.
@@ -222,6 +229,16 @@ typedef enum hostbuf_pool_mode {
     HOSTBUF_POOL_PRIVATE = 4,
 } hostbuf_pool_mode;
 
+// The use of a file.
+typedef enum hostbuf_file_mode {
+    // A file that exists is read.
+    HOSTBUF_FILE_READ = 0,
+    // A file that exists is read and written.
+    HOSTBUF_FILE_UPDATE = 1,
+    // The file is made, without the bytes that it has, and is read and written.
+    HOSTBUF_FILE_CREATE = 2,
+} hostbuf_file_mode;
+
 // The allocator of the memory of a buffer while it is being filled. Its address is constant as
 // long as the `hostbuf_buffer` lives. After the fill function has returned, it allocates nothing.
 typedef struct hostbuf_arena hostbuf_arena;
@@ -240,6 +257,9 @@ typedef struct hostbuf_cache hostbuf_cache;
 
 // A device for the registration of memory.
 typedef struct hostbuf_device hostbuf_device;
+
+// A file for transfers. Threads may share it.
+typedef struct hostbuf_file hostbuf_file;
 
 // A block on a GPU that its producer writes. No reader has it before it is published.
 typedef struct hostbuf_gpu_block hostbuf_gpu_block;
@@ -265,6 +285,9 @@ typedef struct hostbuf_producer hostbuf_producer;
 
 // A registration of a part of a buffer with a device.
 typedef struct hostbuf_registration hostbuf_registration;
+
+// A transfer between a file and memory of the host or of a GPU.
+typedef struct hostbuf_transfer hostbuf_transfer;
 
 // A group of ranks, as a table of collective functions of the program. hostbuf_mpi.h makes one
 // from an MPI communicator.
@@ -587,6 +610,19 @@ typedef struct hostbuf_producer_options {
     // The name of the stream, for people, or null.
     const char *stream;
 } hostbuf_producer_options;
+
+// The options with which a file is opened. All have defaults.
+typedef struct hostbuf_file_options {
+    // The size of this structure: initialize it with `HOSTBUF_FILE_OPTIONS_INIT`.
+    size_t struct_size;
+    // One of `hostbuf_file_mode`.
+    uint32_t mode;
+    // 0.
+    uint32_t reserved;
+    // The name of the backend: `"auto"`, `"posix"` through the page cache, or `"direct"` past it.
+    // Null means `"auto"`.
+    const char *backend;
+} hostbuf_file_options;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1065,6 +1101,102 @@ enum hostbuf_status hostbuf_pending_gpu_block_get(const struct hostbuf_pending_g
 
 // Ends a pending block as `hostbuf_pending_block_close`.
 void hostbuf_pending_gpu_block_close(struct hostbuf_pending_gpu_block *pending);
+
+// Opens a file for transfers. Null `options` are the defaults.
+//
+// `HOSTBUF_OS`: the file cannot be opened, or the backend cannot read it; the message has the
+// reason.
+enum hostbuf_status hostbuf_file_open(const char *path,
+                                      const struct hostbuf_file_options *options,
+                                      struct hostbuf_file **to);
+
+// Closes a file. Transfers that have not ended go on. A null file is ignored.
+void hostbuf_file_close(struct hostbuf_file *file);
+
+// Sets `to` to the number of bytes of a file.
+enum hostbuf_status hostbuf_file_size(const struct hostbuf_file *file,
+                                      uint64_t *to);
+
+// Writes what the page cache has of a file to the disk, and waits for it.
+enum hostbuf_status hostbuf_file_sync(const struct hostbuf_file *file);
+
+// Returns the name of the backend of a file, such as `"posix"`, or an empty text if the file is
+// null. The text is valid until the file is closed.
+const char *hostbuf_file_backend(const struct hostbuf_file *file);
+
+// Returns the reason for the backend of a file, one clause, or an empty text if the file is null.
+// The text is valid until the file is closed.
+const char *hostbuf_file_backend_reason(const struct hostbuf_file *file);
+
+// Starts to read `size` bytes of a file from `offset` on into memory of the host. The memory stays
+// allocated, and the program leaves it alone, until `hostbuf_transfer_wait` or
+// `hostbuf_transfer_free` has returned.
+enum hostbuf_status hostbuf_file_pread(const struct hostbuf_file *file,
+                                       void *memory,
+                                       size_t size,
+                                       uint64_t offset,
+                                       struct hostbuf_transfer **to);
+
+// Starts to write `size` bytes of the host's memory to a file from `offset` on. Nothing changes
+// the memory until the transfer has ended. The bytes are written in any order, and
+// `hostbuf_file_sync` makes them durable.
+enum hostbuf_status hostbuf_file_pwrite(const struct hostbuf_file *file,
+                                        const void *memory,
+                                        size_t size,
+                                        uint64_t offset,
+                                        struct hostbuf_transfer **to);
+
+// Starts to read `size` bytes of a file from `offset` on into memory at `address` of the GPU that
+// has the number `gpu` in this process, after the work that `stream` has now, a `CUstream` or
+// `cudaStream_t` of that GPU; null is the default stream. The first call for a GPU loads the
+// driver, uses the primary context, and registers 32 MiB of memory.
+//
+// `HOSTBUF_UNSUPPORTED`: there is no driver or no such GPU, or the driver has refused the stream
+// or the memory.
+enum hostbuf_status hostbuf_file_pread_gpu(const struct hostbuf_file *file,
+                                           uint32_t gpu,
+                                           uint64_t address,
+                                           size_t size,
+                                           uint64_t offset,
+                                           void *stream,
+                                           struct hostbuf_transfer **to);
+
+// Starts to write `size` bytes at `address` of a GPU to a file from `offset` on, after the work
+// that `stream` has now. The rest is as for `hostbuf_file_pread_gpu` and `hostbuf_file_pwrite`.
+enum hostbuf_status hostbuf_file_pwrite_gpu(const struct hostbuf_file *file,
+                                            uint32_t gpu,
+                                            uint64_t address,
+                                            size_t size,
+                                            uint64_t offset,
+                                            void *stream,
+                                            struct hostbuf_transfer **to);
+
+// Waits until a transfer has ended, and sets `bytes`, unless it is null, to the number of bytes at
+// its beginning that have landed. If it has failed, the rest of the memory, or of the range of the
+// file, has any content. The result is the same each time.
+//
+// `HOSTBUF_END_OF_FILE`: the file ends before the transfer. `HOSTBUF_CANCELLED`: the transfer was
+// cancelled. `HOSTBUF_OS`: the file could not be read or written. `HOSTBUF_GPU_FAILED`: the GPU
+// could not copy.
+enum hostbuf_status hostbuf_transfer_wait(const struct hostbuf_transfer *transfer,
+                                          uint64_t *bytes);
+
+// Returns the result of a transfer as `hostbuf_transfer_wait`, or `HOSTBUF_NOTHING` if it has not
+// ended yet. It does not wait.
+enum hostbuf_status hostbuf_transfer_test(const struct hostbuf_transfer *transfer,
+                                          uint64_t *bytes);
+
+// Returns the number of bytes at the beginning of a transfer that have landed, which only grows,
+// or 0 if it is null.
+uint64_t hostbuf_transfer_landed(const struct hostbuf_transfer *transfer);
+
+// Cancels a transfer, unless it has ended. It does not wait: the memory is in use until
+// `hostbuf_transfer_wait` has returned. A null transfer is ignored.
+void hostbuf_transfer_cancel(const struct hostbuf_transfer *transfer);
+
+// Frees a transfer. One that has not ended is cancelled first, and this waits until nothing
+// accesses its memory. A null transfer is ignored.
+void hostbuf_transfer_free(struct hostbuf_transfer *transfer);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -69,3 +69,11 @@ fn cpp_shares_blocks_on_a_gpu() {
     program("g++", &["-std=c++20"], SOURCE);
     program("g++", &[&["-std=c++17"][..], &SANITIZERS].concat(), SOURCE);
 }
+
+#[test]
+fn c_reads_files_into_a_gpu() {
+    const SOURCE: &str = "c_gpu_files.c";
+    program("gcc", &["-std=c11"], SOURCE);
+    program("g++", &["-std=c++17", "-x", "c++"], SOURCE);
+    program("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), SOURCE);
+}

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn hostbuf_block_ref_dma(
             DmaPath::Direct(found) => *address = found,
             DmaPath::Copy(CopyReason::Forked) => return Err(pool_error(PoolError::Forked)),
             DmaPath::Copy(why) => {
-                return Err(CallError::Pool(hostbuf_status::HOSTBUF_UNSUPPORTED, why.to_string()));
+                return Err(CallError::Status(hostbuf_status::HOSTBUF_UNSUPPORTED, why.to_string()));
             }
         }
         Ok(())

@@ -41,3 +41,7 @@ mod gpu_block_ref;
 mod gpu_producer;
 mod gpu_stream;
 mod pending_gpu_block;
+
+mod file;
+mod file_rings;
+mod transfer;

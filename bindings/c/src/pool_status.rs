@@ -26,16 +26,16 @@ fn status_of_pool(error: PoolError) -> S {
 
 pub fn pool_error(error: PoolError) -> CallError {
     let message = error.to_string();
-    CallError::Pool(status_of_pool(error), message)
+    CallError::Status(status_of_pool(error), message)
 }
 
 pub fn take_error(error: TakeError) -> CallError {
     let message = error.to_string();
     match error {
-        TakeError::Timeout { .. } => CallError::Pool(S::HOSTBUF_TIMEOUT, message),
-        TakeError::Closed => CallError::Pool(S::HOSTBUF_CLOSED, message),
-        TakeError::Pool(error) => CallError::Pool(status_of_pool(error), message),
-        _ => CallError::Pool(S::HOSTBUF_DEFECT, message),
+        TakeError::Timeout { .. } => CallError::Status(S::HOSTBUF_TIMEOUT, message),
+        TakeError::Closed => CallError::Status(S::HOSTBUF_CLOSED, message),
+        TakeError::Pool(error) => CallError::Status(status_of_pool(error), message),
+        _ => CallError::Status(S::HOSTBUF_DEFECT, message),
     }
 }
 
@@ -46,7 +46,7 @@ pub fn ready_error(error: ReadyError) -> CallError {
         ReadyError::Forked => S::HOSTBUF_FORKED,
         _ => S::HOSTBUF_UNSUPPORTED,
     };
-    CallError::Pool(status, message)
+    CallError::Status(status, message)
 }
 
 pub fn cuda_error(error: CudaError) -> CallError {
@@ -54,7 +54,7 @@ pub fn cuda_error(error: CudaError) -> CallError {
         CudaError::Forked { .. } => S::HOSTBUF_FORKED,
         _ => S::HOSTBUF_UNSUPPORTED,
     };
-    CallError::Pool(status, error.to_string())
+    CallError::Status(status, error.to_string())
 }
 
 pub fn acquire_error(error: AcquireError) -> CallError {
@@ -77,7 +77,7 @@ pub fn acquire_error(error: AcquireError) -> CallError {
         AcquireError::Pool(error) => status_of_pool(error),
         _ => S::HOSTBUF_DEFECT,
     };
-    CallError::Pool(status, message)
+    CallError::Status(status, message)
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
 
     fn of(error: CallError) -> S {
         match error {
-            CallError::Pool(status, message) => {
+            CallError::Status(status, message) => {
                 assert!(!message.is_empty());
                 status
             }

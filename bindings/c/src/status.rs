@@ -80,6 +80,12 @@ pub enum hostbuf_status {
     HOSTBUF_INVALID_HEADER = 31,
     /// The producer that a program waited for is closed.
     HOSTBUF_CLOSED = 32,
+    /// A file ends before the transfer.
+    HOSTBUF_END_OF_FILE = 33,
+    /// The transfer was cancelled.
+    HOSTBUF_CANCELLED = 34,
+    /// A GPU has failed during a transfer, or its context was lost.
+    HOSTBUF_GPU_FAILED = 35,
 }
 
 use hostbuf_status as S;
@@ -94,8 +100,8 @@ pub enum CallError {
     /// The description of an invalid argument.
     Argument(String),
     Nothing(String),
-    /// The status and the message of an error of a pool.
-    Pool(hostbuf_status, String),
+    /// The status and the message of an error of a pool or a transfer.
+    Status(hostbuf_status, String),
 }
 
 impl<E: Into<Error>> From<E> for CallError {
@@ -117,7 +123,7 @@ pub fn call(work: impl FnOnce() -> CallResult<()>) -> hostbuf_status {
         Ok(Err(CallError::Failed(error))) => (status_of(&error), error.to_string()),
         Ok(Err(CallError::Argument(what))) => (S::HOSTBUF_INVALID, what),
         Ok(Err(CallError::Nothing(why))) => (S::HOSTBUF_NOTHING, why),
-        Ok(Err(CallError::Pool(status, message))) => (status, message),
+        Ok(Err(CallError::Status(status, message))) => (status, message),
         Err(panic) => (S::HOSTBUF_DEFECT, format!("hostbuf panicked: {}", words(&*panic))),
     };
     set_message(message);
@@ -186,7 +192,7 @@ pub extern "C" fn hostbuf_message() -> *const c_char {
 /// is never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
-    const NAMES: [&CStr; 33] = [
+    const NAMES: [&CStr; 36] = [
         c"HOSTBUF_OK",
         c"HOSTBUF_INVALID",
         c"HOSTBUF_UNSUPPORTED",
@@ -220,6 +226,9 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
         c"HOSTBUF_INVALID_TOKEN",
         c"HOSTBUF_INVALID_HEADER",
         c"HOSTBUF_CLOSED",
+        c"HOSTBUF_END_OF_FILE",
+        c"HOSTBUF_CANCELLED",
+        c"HOSTBUF_GPU_FAILED",
     ];
     usize::try_from(status).ok().and_then(|at| NAMES.get(at)).unwrap_or(&c"?").as_ptr()
 }
@@ -229,7 +238,7 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
 pub fn agree<T>(group: &dyn Collective, given: CallResult<T>) -> CallResult<T> {
     let given = given.map_err(|trouble| match trouble {
         CallError::Failed(error) => error,
-        CallError::Argument(what) | CallError::Nothing(what) | CallError::Pool(_, what) => {
+        CallError::Argument(what) | CallError::Nothing(what) | CallError::Status(_, what) => {
             Error::Invalid { what }
         }
     });
