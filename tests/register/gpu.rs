@@ -9,6 +9,7 @@ mod cufile;
 mod figures;
 mod legacy_handles;
 mod pool_blocks;
+mod ring_contract;
 mod rings;
 mod shared_memory;
 mod streams;

@@ -5,8 +5,11 @@
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use hostbuf_register::{Pinned, Registrar};
+use hostbuf_memory::populate::Workers;
+use hostbuf_memory::{AnonymousSegment, Demand, Pages};
+use hostbuf_register::{Access, Error, Pinned, Registrar, Registration, Span};
 
 use super::host_memory::RingMemory;
 use crate::device::DeviceBuffer;
@@ -46,6 +49,24 @@ impl<R: Registrar> From<Pinned<R>> for BorrowedMemory {
         // SAFETY: the block owns the memory, which does not move with it, and nobody else has the
         // block. Allocators give initialised memory.
         unsafe { BorrowedMemory::new(address, bytes, block) }
+    }
+}
+
+impl BorrowedMemory {
+    /// Allocates `bytes` of zeros, in the largest pages that there are, and registers them with the
+    /// device of `registrar` for copies in both directions. A block of an allocator has a power of
+    /// two of bytes; this has exactly so many.
+    ///
+    /// # Errors
+    /// [`Error`] for 0 bytes, if the host has no space, and as [`Registrar::register`].
+    pub fn registered<R: Registrar>(registrar: &Arc<R>, bytes: usize) -> Result<BorrowedMemory, Error> {
+        let demand = Demand::new(bytes as u64, Pages::Auto);
+        let segment = AnonymousSegment::new("hostbuf:staging", demand, Workers::of_this_process())?;
+        let span = Span::new(segment.start(), bytes)?;
+        let registration = Registration::with_keepalive(registrar, span, Access::WRITE, Arc::new(segment))?;
+        let address = NonNull::new(span.start() as *mut u8).expect("a span begins behind the null address");
+        // SAFETY: the registration keeps the segment, which nobody else has. It is zeroed.
+        Ok(unsafe { BorrowedMemory::new(address, bytes, registration) })
     }
 }
 

@@ -50,7 +50,7 @@ impl Ring<HostDevice> {
 #[cfg(feature = "cuda")]
 mod of_gpu {
     use hostbuf_cuda::{CudaContext, CudaGpu};
-    use hostbuf_register::{Access, CudaHost, PinnedAlloc};
+    use hostbuf_register::CudaHost;
 
     use super::*;
     use crate::device::{CudaDevice, DeviceError};
@@ -77,8 +77,8 @@ mod of_gpu {
                 DeviceError::refused(format!("GPU {}", gpu.ordinal()), "retaining the context", error)
             })?;
             let registrar = Arc::new(CudaHost::new(gpu.ordinal())?);
-            let memory = PinnedAlloc::new(registrar, Access::WRITE, bytes).allocate(bytes)?;
-            Ring::new(CudaDevice::new(&context)?, options, BorrowedMemory::from(memory))
+            let memory = BorrowedMemory::registered(&registrar, bytes)?;
+            Ring::new(CudaDevice::new(&context)?, options, memory)
         }
     }
 }
