@@ -1,5 +1,5 @@
-//! The contract of rings on a GPU, and on the fake driver: batches, random ends, a broken context, two
-//! GPUs, and several processes.
+//! The contract of rings on a GPU, and on the fake driver: batches, random ends, a broken context,
+//! two GPUs, and several processes.
 
 use std::fs;
 use std::io;
