@@ -22,8 +22,8 @@ pub struct LoadCounters {
     pub elapsed: Duration,
     /// The time that threads have spent in reads, of all threads of this host together.
     pub reading: Duration,
-    /// The part of `reading` in which the threads did not run: they have waited for the disk, or,
-    /// on a host with too few cores, for a core.
+    /// The part of `reading` in which the threads slept in the kernel: they have waited for the
+    /// disk.
     pub waiting: Duration,
     /// The time that the leader of this host has spent in sending and receiving windows.
     pub replicating: Duration,

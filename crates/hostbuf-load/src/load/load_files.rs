@@ -33,9 +33,9 @@ impl LoadOptions {
         self.load_with(group, buffer, paths, &|_| {})
     }
 
-    /// Loads files as [`load`](LoadOptions::load) does. `observer` is called after each window that
-    /// this rank has read, in the thread that has read it. A clone of the progress may be looked at
-    /// by other threads of the rank meanwhile.
+    /// Loads files as [`load`](LoadOptions::load) does. `observer` is called before the first
+    /// window is read, and then after each window that this rank has read, in the thread that has
+    /// read it. A clone of the progress shows the load to other threads of the rank, until the end.
     ///
     /// # Errors
     /// As [`load`](LoadOptions::load).

@@ -48,6 +48,8 @@ impl LoadRounds<'_> {
             progress,
             observer: self.observer,
         };
+        // A rank that reads no window also gets the progress.
+        (self.observer)(progress);
         let mut exchange = WindowExchange { hosts, region: tensors.region(), board, digest: 0 };
         let mut before: Option<Range<u64>> = None;
         for round in rounds(hosts.count, windows) {

@@ -9,7 +9,7 @@
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use hostbuf::job::{Collective, Local};
@@ -67,7 +67,8 @@ struct LoadFault {
     file: PathBuf,
     /// The file that shows the other ranks that it has happened.
     mark: PathBuf,
-    has_read: AtomicBool,
+    /// The number of times that the load has reported its progress.
+    reports: AtomicU32,
 }
 
 impl LoadFault {
@@ -76,12 +77,12 @@ impl LoadFault {
         let file = PathBuf::from(file);
         let mark = file.with_extension("mark");
         let is_own = whose.parse() == Ok(rank);
-        Some(LoadFault { is_own, kills: kind == "die", file, mark, has_read: AtomicBool::new(false) })
+        Some(LoadFault { is_own, kills: kind == "die", file, mark, reports: AtomicU32::new(0) })
     }
 
-    /// Acts after a window of this rank.
-    fn after_window(&self) {
-        if self.has_read.swap(true, Ordering::Relaxed) {
+    /// Acts after the first window of this rank. The first report is that of the beginning.
+    fn report(&self) {
+        if self.reports.fetch_add(1, Ordering::Relaxed) != 1 {
             return;
         }
         if !self.is_own {
@@ -108,7 +109,7 @@ fn load(group: &dyn Collective, mode: &str, files: &[String]) -> Result<String, 
     let fault = LoadFault::of(mode, group.rank(), &files[0]);
     let observer = |_: &LoadProgress| {
         if let Some(fault) = &fault {
-            fault.after_window();
+            fault.report();
         }
     };
     let buffer = match HostBuffer::is_launched() {
