@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use hostbuf_tests::{CommandOutput, Scratch, can_simulate, local, processes_with, program, root};
+use hostbuf_tests::{CommandOutput, Scratch, can_simulate, eventually, local, processes_with, program, root};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The host of each of the eight ranks.
@@ -94,6 +94,14 @@ fn on_hosts(mode: &str, files: &Files) -> Vec<String> {
     (0..HOSTS.len()).map(|rank| read(rank).expect("the shell has made the file")).collect()
 }
 
+/// Runs eight ranks by `hostbuf run` on this host.
+fn launched(mode: &str, files: &Files) -> CommandOutput {
+    let program = program("load_files");
+    let mut words = vec![program.to_str().expect("UTF-8"), mode, "0", "0", "-"];
+    words.extend(files.paths.iter().map(|path| path.to_str().expect("UTF-8")));
+    local(8, "32M", &["--quiet"], &words)
+}
+
 /// Returns the number behind a word of a line.
 #[track_caller]
 fn number(line: &str, word: &str) -> u64 {
@@ -146,13 +154,19 @@ fn ranks_of_three_hosts_read_each_byte_once_and_see_all() {
 #[test]
 fn ranks_of_a_launcher_load_into_its_buffer() {
     let files = Files::new("load-launched");
-    let program = program("load_files");
-    let mut words = vec![program.to_str().expect("UTF-8"), "load", "0", "0", "-"];
-    words.extend(files.paths.iter().map(|path| path.to_str().expect("UTF-8")));
-    let outcome = local(8, "32M", &["--quiet"], &words).ok();
+    let outcome = launched("load", &files).ok();
     let lines: Vec<String> = outcome.stdout.lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), 8, "{outcome:?}");
     assert_read_once(&lines, &files);
+}
+
+#[test]
+fn a_rank_of_a_launcher_that_is_killed_while_loading_ends_the_job() {
+    let files = Files::new("load-ended");
+    let outcome = launched("die=3", &files);
+    assert_eq!(outcome.status, 137, "{outcome:?}");
+    let mark = files.folder.0.to_str().expect("UTF-8");
+    eventually("no rank is left", Duration::from_secs(10), || processes_with(mark).is_empty());
 }
 
 #[test]

@@ -50,7 +50,12 @@ pub enum FileProblem {
         /// The remedy.
         remedy: &'static str,
     },
-    /// Two files, or two places of one file, have a tensor of the same name.
+    /// The header of the file names a tensor twice.
+    NamedTwice {
+        /// The name.
+        tensor: String,
+    },
+    /// Another file has a tensor of the same name.
     DuplicateTensor {
         /// The name.
         tensor: String,
@@ -131,6 +136,10 @@ impl fmt::Display for FileError {
             FileProblem::Unsupported { what, remedy } => {
                 write!(f, "{path} cannot be loaded: it has {what}. {remedy}")
             }
+            FileProblem::NamedTwice { tensor } => write!(
+                f,
+                "{path} is damaged: its header names tensor \"{tensor}\" twice. Write the file with different names"
+            ),
             FileProblem::DuplicateTensor { tensor, first } => write!(
                 f,
                 "{path} has a tensor \"{tensor}\", and so has {}: load them into two buffers, or rename one of the tensors",

@@ -130,7 +130,9 @@ impl LoadError {
                 FileProblem::Io { .. } => LoadErrorKind::Io,
                 FileProblem::Header { .. } | FileProblem::OutOfBounds { .. } => LoadErrorKind::Damaged,
                 FileProblem::Unsupported { .. } => LoadErrorKind::Unsupported,
-                FileProblem::DuplicateTensor { .. } => LoadErrorKind::Duplicate,
+                FileProblem::NamedTwice { .. } | FileProblem::DuplicateTensor { .. } => {
+                    LoadErrorKind::Duplicate
+                }
                 FileProblem::MissingShard { .. }
                 | FileProblem::MissingTensor { .. }
                 | FileProblem::EmptyFolder => LoadErrorKind::Missing,

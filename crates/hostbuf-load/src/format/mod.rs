@@ -5,6 +5,7 @@ mod file_format;
 mod file_header;
 mod header_reader;
 mod header_source;
+mod json_keys;
 mod npy;
 mod npy_text;
 mod safetensors;

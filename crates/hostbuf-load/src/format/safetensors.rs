@@ -10,6 +10,7 @@ use safetensors::tensor::Metadata;
 use super::file_format::FileFormat;
 use super::file_header::FileHeader;
 use super::header_source::HeaderSource;
+use super::json_keys::duplicate_key;
 use crate::error::FileProblem;
 use crate::table::{Dtype, TensorEntry};
 
@@ -20,7 +21,7 @@ const PREFIX: u64 = 8;
 ///
 /// # Errors
 /// As [`HeaderSource::read`]; [`FileProblem::Header`] for a text that is no header, or whose
-/// tensors are not contiguous; [`FileProblem::OutOfBounds`].
+/// tensors are not contiguous; [`FileProblem::NamedTwice`]; [`FileProblem::OutOfBounds`].
 pub(super) fn read(source: &HeaderSource<'_>) -> Result<FileHeader, FileProblem> {
     let prefix = source.read(0, PREFIX)?;
     let text_bytes = u64::from_le_bytes(prefix.try_into().expect("a prefix of 8 bytes was read"));
@@ -28,6 +29,9 @@ pub(super) fn read(source: &HeaderSource<'_>) -> Result<FileHeader, FileProblem>
     let metadata: Metadata = serde_json::from_slice(&text).map_err(|error| {
         FileProblem::header("its first 8 bytes announce a header of safetensors", format!("{error}"))
     })?;
+    if let Some(tensor) = duplicate_key(&text) {
+        return Err(FileProblem::NamedTwice { tensor });
+    }
     let data_start = PREFIX + text_bytes;
     let mut tensors = Vec::new();
     for (name, info) in metadata.tensors() {

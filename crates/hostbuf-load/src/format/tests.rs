@@ -101,6 +101,13 @@ fn safetensors_that_lie_are_refused() {
 }
 
 #[test]
+fn a_name_that_a_header_has_twice_is_an_error() {
+    let text = r#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"a":{"dtype":"I8","shape":[8],"data_offsets":[0,8]}}"#;
+    let found = read("m.safetensors", &safetensors(text, 8));
+    assert!(matches!(found, Err(FileProblem::NamedTwice { tensor }) if tensor == "a"));
+}
+
+#[test]
 fn npy_of_all_versions_and_orders_is_described() {
     for (version, descr, order, dtype, big) in [
         (1, "<f4", "False", Dtype::F32, false),

@@ -118,7 +118,7 @@ impl LoadBoard {
     /// Claims the next window of this host, if fewer than `limit` are claimed. Returns its number
     /// among those of this host.
     pub(crate) fn claim(&self, limit: u64) -> Option<u64> {
-        let next = |claimed: u64| (claimed < limit).then_some(claimed + 1);
+        let next = |claimed: u64| (claimed < limit).then(|| claimed + 1);
         self.head().claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
     }
 
@@ -158,5 +158,53 @@ impl fmt::Debug for LoadBoard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let claimed = self.head().claimed.load(Ordering::Relaxed);
         f.debug_struct("LoadBoard").field("windows", &self.windows).field("claimed", &claimed).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hostbuf::BufferOptions;
+    use hostbuf::job::Solo;
+
+    use super::*;
+
+    fn board(windows: u64) -> LoadBoard {
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 16)).expect("there is memory");
+        let board = LoadBoard::at(&buffer, 64, windows);
+        board.reset();
+        board
+    }
+
+    #[test]
+    fn each_window_is_claimed_once_up_to_the_limit() {
+        let board = board(1000);
+        let mut all: Vec<u64> = std::thread::scope(|scope| {
+            let claim_all = || (0..).map_while(|_| board.claim(700)).collect::<Vec<_>>();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(claim_all)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+        });
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..700));
+        // The next round goes on behind them.
+        assert_eq!((board.claim(701), board.claim(701)), (Some(700), None));
+    }
+
+    #[test]
+    fn only_windows_that_were_set_are_ready() {
+        let board = board(10);
+        board.set_ready(3);
+        board.set_ready(10);
+        let ready: Vec<u64> = (0..20).filter(|&window| board.is_ready(window)).collect();
+        assert_eq!(ready, [3]);
+        // Another process has written into the board.
+        board.word(4).expect("there is such a window").store(1, Ordering::Relaxed);
+        board.head().claimed.store(u64::MAX, Ordering::Relaxed);
+        assert!(!board.is_ready(4) && board.claim(10).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "assertion failed")]
+    fn a_board_beyond_the_buffer_is_refused() {
+        board(1 << 20);
     }
 }
