@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hostbuf_tests::{CommandOutput, Scratch, can_simulate, eventually, local, processes_with, program, root};
 use xxhash_rust::xxh3::Xxh3;
@@ -175,12 +175,15 @@ fn a_rank_that_is_killed_while_loading_is_an_error_on_the_others() {
         return;
     }
     let files = Files::new("load-killed");
-    let begun = Instant::now();
     let lines = on_hosts("die=4", &files);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}: {lines:#?}", begun.elapsed());
     for (rank, line) in lines.iter().enumerate() {
-        let expected = if rank == 4 { "" } else { "failed as Job after" };
-        assert!(line.contains(expected) && line.is_empty() == (rank == 4), "rank {rank}: {lines:#?}");
+        if rank == 4 {
+            assert_eq!(line, "", "the rank was killed");
+            continue;
+        }
+        assert!(line.contains("failed as Job after"), "rank {rank}: {lines:#?}");
+        // A rank that only waits for a silent one gives up after 20 s.
+        assert!(number(line, "after") < 15, "rank {rank}: {lines:#?}");
     }
     let mark = files.folder.0.to_str().expect("UTF-8");
     assert_eq!(processes_with(mark), []);

@@ -71,10 +71,10 @@ fn is_loaded(tensors: &Tensors, files: &[PathBuf]) {
 fn all_bytes_arrive_by_every_backend() {
     let folder = TestFolder::new("backends");
     let files = files(&folder);
-    for backend in [Backend::Posix, Backend::Direct, Backend::Auto] {
+    for &backend in Backend::ALL {
         if let Err(error) = FileOptions::new().backend(backend).open(&files[0]) {
             assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
-            eprintln!("skipped: loading past the page cache: {error}");
+            eprintln!("skipped: loading by {backend}: {error}");
             continue;
         }
         for options in [SMALL.backend(backend), LoadOptions::new().backend(backend)] {
