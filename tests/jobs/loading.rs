@@ -28,7 +28,7 @@ impl Files {
         let folder = Scratch::new(name);
         let mut files = Files { folder, paths: Vec::new(), digest: 0, bytes: 0, header_bytes: 0 };
         let mut tensors = Vec::new();
-        for (file, elements, padding) in [("a", 3_000_001, 0), ("b", 700_003, 3)] {
+        for (file, elements, padding) in [("a", 1_000_001, 0), ("b", 300_003, 3)] {
             let data = pattern(elements * 2, elements);
             let text = format!(
                 r#"{{"{file}.w":{{"dtype":"BF16","shape":[{elements}],"data_offsets":[0,{}]}}}}"#,
@@ -43,7 +43,7 @@ impl Files {
             files.add(&format!("{file}.safetensors"), &bytes);
             tensors.push((format!("{file}.w"), data));
         }
-        let raw = pattern(9_000_000, 1);
+        let raw = pattern(4_000_000, 1);
         // The first bytes of a file without an extension are read to find its format.
         files.header_bytes += 8;
         files.add("raw", &raw);
@@ -99,7 +99,7 @@ fn launched(mode: &str, files: &Files) -> CommandOutput {
     let program = program("load_files");
     let mut words = vec![program.to_str().expect("UTF-8"), mode, "0", "0", "-"];
     words.extend(files.paths.iter().map(|path| path.to_str().expect("UTF-8")));
-    local(8, "32M", &["--quiet"], &words)
+    local(8, "8M", &["--quiet"], &words)
 }
 
 /// Returns the number behind a word of a line.
@@ -144,7 +144,7 @@ fn ranks_of_three_hosts_read_each_byte_once_and_see_all() {
     for (rank, line) in lines.iter().enumerate() {
         assert!(line.starts_with(&format!("rank {rank}: on {} ", HOSTS[rank])), "{line}");
         let (own, received) = (number(line, "counted"), number(line, "received"));
-        assert!(own.abs_diff(files.bytes / 3) <= 2 * (64 << 10), "{line}");
+        assert!(own.abs_diff(files.bytes / 3) <= 2 * (16 << 10), "{line}");
         assert!((own + received).abs_diff(files.bytes) < 3 * 4096, "{line}");
         counted += if rank == 0 || HOSTS[rank] != HOSTS[rank - 1] { own } else { 0 };
     }

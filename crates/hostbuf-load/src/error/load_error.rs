@@ -159,7 +159,7 @@ impl fmt::Display for LoadError {
             LoadError::NoRoom { buffer, needed, left } => write!(
                 f,
                 "the files need {} ({needed} bytes), and buffer \"{buffer}\" has {} ({left} bytes) left: make it larger (--size, or \
-                 LoadOptions::buffer_bytes)",
+                 LoadOptions::buffer_bytes), or use a new one if a load into it has failed",
                 Bytes(*needed),
                 Bytes(*left)
             ),

@@ -158,6 +158,9 @@ fn changed(name: &str, change: impl Fn(&PathBuf) + Sync) -> LoadError {
     assert_eq!(buffer.fill_state().expect("it is valid"), FillState::Empty);
     let error = loaded.expect_err("the file has changed");
     assert_eq!(error.kind(), LoadErrorKind::Changed, "{error}");
+    // This process keeps the memory of the failed load.
+    let again = SMALL.load(&Solo, &buffer, &files[1..]).expect_err("the buffer has no more memory");
+    assert!(again.to_string().contains("or use a new one if a load into it has failed"), "{again}");
     assert!(error.to_string().contains(&files[0].display().to_string()), "{error}");
     error
 }

@@ -105,7 +105,7 @@ impl LoadFault {
 
 fn load(group: &dyn Collective, mode: &str, files: &[String]) -> Result<String, LoadError> {
     // Many windows, several rounds of them, and one thread for each rank.
-    let options = LoadOptions::new().window_bytes(64 << 10).piece_bytes(16 << 10).workers(1);
+    let options = LoadOptions::new().window_bytes(16 << 10).piece_bytes(8 << 10).workers(1);
     let fault = LoadFault::of(mode, group.rank(), &files[0]);
     let observer = |_: &LoadProgress| {
         if let Some(fault) = &fault {
@@ -114,7 +114,7 @@ fn load(group: &dyn Collective, mode: &str, files: &[String]) -> Result<String, 
     };
     let buffer = match HostBuffer::is_launched() {
         true => HostBuffer::attach()?,
-        false => HostBuffer::allocate(group, BufferOptions::new(32 << 20))?,
+        false => HostBuffer::allocate(group, BufferOptions::new(8 << 20))?,
     };
     let before = bytes_read();
     let loaded = options.load_with(group, &buffer, files, &observer)?;
