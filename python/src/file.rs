@@ -92,8 +92,8 @@ impl TransferDirection {
         offset: u64,
     ) -> Transfer {
         match self {
-            TransferDirection::Read => ring.read(file.file.clone(), offset, target),
-            TransferDirection::Write => ring.write(target, file.file.clone(), offset),
+            TransferDirection::Read => file.file.pread(ring, target, offset),
+            TransferDirection::Write => file.file.pwrite(ring, target, offset),
         }
     }
 }

@@ -12,6 +12,7 @@ mod handle;
 mod host_ring;
 #[cfg(feature = "cuda")]
 mod ipc_memory;
+mod load;
 mod memory;
 mod placement;
 mod pool;
@@ -83,6 +84,8 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(memory::span_of, module)?)?;
     module.add_function(wrap_pyfunction!(file::page_cache, module)?)?;
     module.add_function(wrap_pyfunction!(file::drop_page_cache, module)?)?;
+    module.add_function(wrap_pyfunction!(load::read_table, module)?)?;
+    module.add_function(wrap_pyfunction!(load::load_files, module)?)?;
     module.add_function(wrap_pyfunction!(dma::adopt_memory, module)?)?;
     module.add_function(wrap_pyfunction!(register::probe, module)?)?;
     module.add_function(wrap_pyfunction!(register::monitor, module)?)

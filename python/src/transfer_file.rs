@@ -9,14 +9,14 @@ use crate::running_transfer::{RunningTransfer, UnaskedError};
 
 /// A file with its transfers.
 pub struct TransferFile {
-    pub file: Arc<File>,
+    pub file: File,
     running: Mutex<Vec<Weak<RunningTransfer>>>,
     pub failure: Arc<UnaskedError>,
 }
 
 impl TransferFile {
     pub fn new(file: File) -> Arc<TransferFile> {
-        Arc::new(TransferFile { file: Arc::new(file), running: Mutex::default(), failure: Arc::default() })
+        Arc::new(TransferFile { file, running: Mutex::default(), failure: Arc::default() })
     }
 
     /// Adds a transfer, which [`running`](TransferFile::running) returns until it has ended.

@@ -22,7 +22,7 @@ use crate::transfer::{CallerMemory, hostbuf_transfer};
 
 /// A file for transfers. Threads may share it.
 pub struct hostbuf_file {
-    file: Arc<File>,
+    file: File,
     is_writable: bool,
     rings: FileRings,
     backend: CString,
@@ -87,7 +87,7 @@ fn open(path: &Path, mode: u32, backend: Backend) -> CallResult<hostbuf_file> {
     let file = FileOptions::new().backend(backend).write(is_writable).open(path).map_err(opening)?;
     let text = |text: String| CString::new(text).unwrap_or_default();
     let (backend, why) = (text(file.backend().backend.to_string()), text(file.backend().why.clone()));
-    Ok(hostbuf_file { file: Arc::new(file), is_writable, rings: FileRings::default(), backend, why })
+    Ok(hostbuf_file { file, is_writable, rings: FileRings::default(), backend, why })
 }
 
 /// Opens a file for transfers. Null `options` are the defaults.

@@ -25,13 +25,13 @@ impl RingDirection {
     fn start<D: CopyDevice>(
         self,
         ring: Arc<Ring<D>>,
-        file: &Arc<File>,
+        file: &File,
         target: DeviceTarget,
         offset: u64,
     ) -> hostbuf_transfer {
         let transfer: Transfer = match self {
-            RingDirection::Read => ring.read(file.clone(), offset, target),
-            RingDirection::Write => ring.write(target, file.clone(), offset),
+            RingDirection::Read => file.pread(&ring, target, offset),
+            RingDirection::Write => file.pwrite(&ring, target, offset),
         };
         hostbuf_transfer::new(transfer, ring)
     }
@@ -49,7 +49,7 @@ impl FileRings {
     /// Starts a transfer to or from memory of the host.
     pub(crate) fn start_on_host(
         &self,
-        file: &Arc<File>,
+        file: &File,
         direction: RingDirection,
         target: DeviceTarget,
         offset: u64,
@@ -69,7 +69,7 @@ impl FileRings {
     /// `stream` is null or a stream of the GPU.
     pub(crate) unsafe fn start_on_gpu(
         &self,
-        file: &Arc<File>,
+        file: &File,
         direction: RingDirection,
         target: DeviceTarget,
         offset: u64,

@@ -49,6 +49,7 @@ from ._error import (
     InvalidHeaderError,
     InvalidTokenError,
     JobFailedError,
+    LoadError,
     NoBrokerError,
     NoSpaceError,
     NotPublishedError,
@@ -58,6 +59,7 @@ from ._error import (
     PoolTimeoutError,
     ProducerEndedError,
     QuotaError,
+    SafetensorError,
     TransferCancelledError,
     TransferError,
     TransferIOError,
@@ -67,8 +69,10 @@ from ._file import CachedPages, File, FileBackend, Transfer, drop_page_cache, pa
 from ._gpu import GpuBlock, GpuBlockRef
 from ._hostbuf import __version__
 from ._ipc import CudaIpcMemory, open_cuda_ipc
+from ._load import HostTensors, load
 from ._pool import GpuProducer, Pool, Producer
 from ._register import Cache, Device, Key, Lease, Registration, register
+from ._safe_open import SafeSlice, safe_open
 
 __all__ = [
     "Arena",
@@ -98,6 +102,7 @@ __all__ = [
     "GpuError",
     "GpuProducer",
     "GpuTransferError",
+    "HostTensors",
     "Info",
     "InvalidError",
     "InvalidHeaderError",
@@ -105,6 +110,7 @@ __all__ = [
     "JobFailedError",
     "Key",
     "Lease",
+    "LoadError",
     "NoBrokerError",
     "NoSpaceError",
     "NodeBytes",
@@ -119,6 +125,8 @@ __all__ = [
     "Proof",
     "QuotaError",
     "Registration",
+    "SafeSlice",
+    "SafetensorError",
     "Section",
     "SectionInfo",
     "Token",
@@ -133,8 +141,10 @@ __all__ = [
     "dma",
     "drop_page_cache",
     "launched",
+    "load",
     "open_cuda_ipc",
     "page_cache",
     "register",
+    "safe_open",
     "stat",
 ]

@@ -145,6 +145,16 @@ class GpuTransferError(TransferError):
     """The GPU has failed, or its context was lost."""
 
 
+class LoadError(Error):
+    """Files of tensors cannot be loaded: ``kind`` is ``Io``, ``Damaged``, ``Unsupported``,
+    ``Duplicate``, ``Missing``, ``Changed``, ``Memory``, ``Argument`` or ``Job``."""
+
+
+class SafetensorError(LoadError):
+    """A file of safetensors is damaged, has no such tensor or slice, or is closed. If the package
+    safetensors is imported, it is also its ``SafetensorError``."""
+
+
 _CLASSES: dict[str, type[Error]] = {
     "Attach": AttachError,
     "Full": FullError,
@@ -203,3 +213,8 @@ def of_transfer(kind: str, message: str, landed: int, errno: int | None) -> Tran
     if isinstance(error, OSError):
         error.errno = errno
     return error
+
+
+def of_load(kind: str, message: str) -> LoadError:
+    """Returns the exception of a load for a kind; the native part raises it."""
+    return LoadError(message, kind)

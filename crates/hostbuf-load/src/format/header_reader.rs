@@ -11,14 +11,19 @@ use super::{arrow, npy, safetensors};
 use crate::error::FileProblem;
 
 impl FileHeader {
-    /// Reads the header of a file of `bytes` bytes. Returns also the number of bytes that were
-    /// read.
+    /// Reads the header of a file of `bytes` bytes, whose format is `format`, or else that of its
+    /// extension or its first bytes. Returns also the number of bytes that were read.
     ///
     /// # Errors
     /// The kernel's, and those of a header that is damaged or not supported.
-    pub(crate) fn read(path: &Path, file: &dyn ReadAt, bytes: u64) -> Result<(FileHeader, u64), FileProblem> {
+    pub(crate) fn read(
+        path: &Path,
+        file: &dyn ReadAt,
+        bytes: u64,
+        format: Option<FileFormat>,
+    ) -> Result<(FileHeader, u64), FileProblem> {
         let source = HeaderSource::new(file, bytes);
-        let header = match format_of(path, &source)? {
+        let header = match format.map_or_else(|| format_of(path, &source), Ok)? {
             FileFormat::Safetensors => safetensors::read(&source)?,
             FileFormat::Npy => npy::read(&source, name_of(path.file_stem()))?,
             FileFormat::ArrowIpc => arrow::read(&source, name_of(path.file_stem()))?,

@@ -29,7 +29,7 @@ impl ReadAt for Bytes {
 
 fn read(name: &str, bytes: &[u8]) -> Result<FileHeader, FileProblem> {
     let length = bytes.len() as u64;
-    FileHeader::read(Path::new(name), &Bytes(bytes.to_vec()), length).map(|(header, _)| header)
+    FileHeader::read(Path::new(name), &Bytes(bytes.to_vec()), length, None).map(|(header, _)| header)
 }
 
 /// Makes a file of safetensors.

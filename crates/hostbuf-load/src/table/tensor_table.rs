@@ -10,7 +10,7 @@ use super::region_layout;
 use super::source_file::SourceFile;
 use super::tensor_entry::TensorEntry;
 use crate::error::{FileError, FileProblem};
-use crate::format::FileHeader;
+use crate::format::{FileFormat, FileHeader};
 use crate::shards::{self, ShardIndex};
 
 /// The table of tensors of a set of files: name, type, shape, file and bytes of each tensor, and
@@ -37,23 +37,39 @@ impl TensorTable {
         for path in paths {
             for shards in shards::expand(path.as_ref())? {
                 for path in &shards.files {
-                    table.add(path, shards.index.as_ref(), &mut owners)?;
+                    table.add(path, None, shards.index.as_ref(), &mut owners)?;
                 }
             }
         }
-        table.tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let last = table.files.last().map(|file| file.path.clone()).unwrap_or_default();
-        table.region_bytes = region_layout::place(&mut table.files).ok_or_else(|| {
+        table.place()
+    }
+
+    /// Reads the header of one file of a format, whatever its name is.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn read_as(format: FileFormat, path: impl AsRef<Path>) -> Result<TensorTable, FileError> {
+        let mut table = TensorTable::default();
+        table.add(path.as_ref(), Some(format), None, &mut HashMap::new())?;
+        table.place()
+    }
+
+    /// Sorts the tensors, and gives each file its place in a buffer.
+    fn place(mut self) -> Result<TensorTable, FileError> {
+        self.tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let last = self.files.last().map(|file| file.path.clone()).unwrap_or_default();
+        self.region_bytes = region_layout::place(&mut self.files).ok_or_else(|| {
             let found = "no memory is that large".to_owned();
             FileProblem::header("the files have more than 2^63 bytes together", found).at(last)
         })?;
-        Ok(table)
+        Ok(self)
     }
 
     /// Adds a file. `owners` has the index of the file of each tensor.
     fn add(
         &mut self,
         path: &Path,
+        format: Option<FileFormat>,
         index: Option<&ShardIndex>,
         owners: &mut HashMap<String, usize>,
     ) -> Result<(), FileError> {
@@ -73,7 +89,7 @@ impl TensorTable {
             return Err(problem(FileProblem::Unsupported { what, remedy }));
         }
         let version = FileVersion::of(&metadata);
-        let (header, bytes_read) = FileHeader::read(path, &file, version.bytes).map_err(problem)?;
+        let (header, bytes_read) = FileHeader::read(path, &file, version.bytes, format).map_err(problem)?;
         self.header_bytes += bytes_read;
         let number = self.files.len();
         let FileHeader { format, data_start, mut tensors, metadata } = header;

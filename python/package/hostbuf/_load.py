@@ -1,0 +1,177 @@
+"""Files of tensors, loaded once per host."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from . import _hostbuf
+from ._buffer import Buffer, _viewed
+from ._dtypes import numpy_dtype, torch_view
+from ._error import InvalidError, LoadError
+from ._file import File
+from ._register import register
+
+_Entry = tuple[str, str, tuple[int, ...], bool, bool, int, int, int]
+
+
+class HostTensors(Mapping[str, Any]):
+    """The tensors of files in the buffer of this host, from :func:`load`.
+
+    A value is a numpy array: a read-only view of the buffer, which keeps it mapped. :meth:`torch`
+    returns a view as a PyTorch tensor.
+    """
+
+    __slots__ = ("__weakref__", "_entries", "_files", "_memory", "buffer")
+
+    buffer: Buffer
+    """The buffer, which all ranks of the host share."""
+
+    def __init__(self, buffer: Buffer, files: list[Any], entries: list[_Entry]) -> None:
+        self.buffer = buffer
+        self._memory = _hostbuf.Memory(buffer._handle, True)
+        self._files = files
+        self._entries = {entry[0]: entry for entry in entries}
+
+    def __repr__(self) -> str:
+        return f"<hostbuf.HostTensors: {len(self)} of {len(self._files)} files>"
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __getitem__(self, name: str) -> Any:
+        _, dtype, shape, fortran, big, _, offset, _ = self._entries[name]
+        kind = numpy_dtype(dtype)
+        return _viewed(self._memory, shape, kind.newbyteorder(">") if big else kind, offset, "F" if fortran else "C")
+
+    @property
+    def files(self) -> list[str]:
+        """Returns the paths of the files."""
+        return [os.fspath(path) for path, _, _ in self._files]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Returns the texts of the headers of all files. If two files have a text of one name, the
+        last one counts."""
+        return {key: text for _, _, texts in self._files for key, text in texts}
+
+    def dtype(self, name: str) -> str:
+        """Returns the type of a tensor, as safetensors names it: ``BF16``."""
+        return self._entries[name][1]
+
+    def torch(self, name: str) -> Any:
+        """Returns a tensor as one of PyTorch: a view of the buffer, which keeps it mapped. PyTorch
+        has no read-only tensors: do not write to it."""
+        torch = importlib.import_module("torch")
+        _, dtype, shape, fortran, big, _, offset, nbytes = self._entries[name]
+        if big:
+            raise LoadError(f'tensor "{name}" is big-endian, which PyTorch does not have: use the numpy array', "Unsupported")
+        if not nbytes:
+            return torch_view(torch.empty(0, dtype=torch.uint8), dtype, shape)
+        with warnings.catch_warnings():
+            # PyTorch warns of read-only memory.
+            warnings.simplefilter("ignore", UserWarning)
+            storage = torch.frombuffer(self._memory, dtype=torch.uint8, count=nbytes, offset=offset)
+        made = torch_view(storage, dtype, shape[::-1] if fortran else shape)
+        return made.permute(*reversed(range(len(shape)))) if fortran else made
+
+
+def load(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], comm: Any = None, device: str | int | None = None, *, name: str = "default", backend: str = "auto"
+) -> HostTensors | dict[str, Any]:
+    """Loads all tensors of files: safetensors, npy, Arrow IPC, and any other file as bytes.
+
+    Args:
+        paths: a file, a folder with ``*.safetensors`` and their index, an index, or several of
+            these.
+        comm: an mpi4py communicator. Its ranks read the files once per host, each rank a part, into
+            one buffer that all of them share. Collective. By default this process reads the files.
+        device: a GPU (``cuda``, ``cuda:1``, or its number): the tensors are PyTorch tensors on it,
+            which own their memory. Without ``comm`` the ring of the GPU reads the files; with it the
+            GPU copies from the buffer, which is released then.
+        name: the name of the buffer.
+        backend: a backend of :class:`File`.
+
+    Returns:
+        HostTensors, which are views of the buffer; with ``device`` a dict of tensors on the GPU.
+
+    Raises:
+        LoadError: a file cannot be loaded. With ``comm``, all ranks raise it.
+        NoSpaceError: in all ranks, if a host has too little memory.
+
+    >>> import hostbuf, numpy as np, pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(pathlib.Path(folder, "squares.npy"), np.arange(10) ** 2)
+    ...     tensors = hostbuf.load(folder)
+    >>> tensors["squares"][3], tensors["squares"].flags.writeable
+    (np.int64(9), False)
+    """
+    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    place = None if device is None else _gpu(device)
+    if place is not None and comm is None:
+        return _through_ring(listed, place, backend)
+    handle, files, entries = _hostbuf.load_files(comm, listed, name, backend)
+    tensors = HostTensors(Buffer(handle), files, entries)
+    if place is None:
+        return tensors
+    try:
+        return _from_buffer(tensors, place)
+    finally:
+        tensors.buffer.close()
+
+
+def _gpu(device: Any) -> str:
+    if isinstance(device, int):
+        return f"cuda:{device}"
+    name = str(device)
+    kind, separator, number = name.partition(":")
+    if kind != "cuda" or separator and not number.isdecimal():
+        raise InvalidError(f"invalid device {name}: expected a GPU, such as cuda or cuda:1", "Invalid")
+    return name
+
+
+def _through_ring(paths: list[Any], place: str, backend: str) -> dict[str, Any]:
+    """Reads files into memory of a GPU by its ring."""
+    torch = importlib.import_module("torch")
+    files, entries = _hostbuf.read_table(paths, None)
+    opened = [File(path, "r", backend) for path, _, _ in files]
+    transfers, made = [], {}
+    try:
+        for name, dtype, shape, fortran, big, file, offset, nbytes in entries:
+            _check_layout(name, fortran, big)
+            storage = torch.empty(nbytes, dtype=torch.uint8, device=place)
+            if nbytes:
+                transfers.append(opened[file].pread(storage, offset))
+            made[name] = torch_view(storage, dtype, shape)
+        for transfer in transfers:
+            transfer.get()
+    except BaseException:
+        for transfer in transfers:
+            transfer.cancel()
+        raise
+    return made
+
+
+def _check_layout(name: str, fortran: bool, big: bool) -> None:
+    if fortran or big:
+        layout = "is big-endian" if big else "is in Fortran order"
+        raise LoadError(f'tensor "{name}" {layout}: load it into memory of the host, and convert it', "Unsupported")
+
+
+def _from_buffer(tensors: HostTensors, place: str) -> dict[str, Any]:
+    """Copies tensors to a GPU, which reads the buffer itself."""
+    torch = importlib.import_module("torch")
+    number = torch.device(place).index
+    with register(tensors.buffer, "cuda" if number is None else f"cuda:{number}"):
+        made = {name: tensors.torch(name).to(place, non_blocking=True) for name in tensors}
+        torch.cuda.synchronize(place)
+    return made
