@@ -1,6 +1,7 @@
 """On a GPU: CuPy and PyTorch take the registered memory as it is. Run by scripts/test-gpu; names
 what is missing."""
 
+import pathlib
 import statistics
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import hostbuf
 import numpy as np
 from gpu_blocks import GpuBlocks  # noqa: F401 (its tests run here, too)
 from gpu_files import GpuFiles  # noqa: F401
+from test_safe_open import write as write_tensors
 
 try:
     import cupy
@@ -23,6 +25,31 @@ except ImportError:
     torch = None
 
 MIB = 1 << 20
+
+
+class Alone:
+    """The methods of a communicator of one rank."""
+
+    def Get_rank(self) -> int:
+        return 0
+
+    def Get_size(self) -> int:
+        return 1
+
+    def Allgather(self, mine: memoryview, every: memoryview) -> None:
+        every[:] = mine
+
+    def Bcast(self, data: memoryview, root: int) -> None:
+        pass
+
+    def Split(self, color: int, key: int) -> "Alone":
+        return Alone()
+
+    def Free(self) -> None:
+        pass
+
+    def Iprobe(self) -> bool:
+        return False
 
 
 class Gpu(unittest.TestCase):
@@ -190,6 +217,26 @@ class Gpu(unittest.TestCase):
                 doubled = 2 * numbers
                 doubled[1000:2000] = doubled[:1000]
                 self.assertTrue(np.array_equal(np.fromfile(f"{folder}/doubled"), doubled))
+
+    @unittest.skipIf(torch is None, "there is no PyTorch")
+    def test_files_of_tensors_go_to_the_gpu(self) -> None:
+        arrays = {"wide": np.random.default_rng(3).random((300, 5000)), "small": np.arange(7.0), "empty": np.zeros((0, 3))}
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "model.safetensors")
+            write_tensors(path, arrays)
+            with hostbuf.safe_open(path, framework="pt", device="cuda") as file:
+                for name, array in arrays.items():
+                    tensor = file.get_tensor(name)
+                    self.assertEqual(tensor.device.type, "cuda")
+                    self.assertTrue(np.array_equal(tensor.cpu().numpy(), array))
+                piece = file.get_slice("wide")[:, 1000:3000]
+                self.assertTrue(np.array_equal(piece.cpu().numpy(), arrays["wide"][:, 1000:3000]))
+            for comm in [None, Alone()]:
+                loaded = hostbuf.load(path, comm, device="cuda:0")
+                self.assertEqual(sorted(loaded), sorted(arrays))
+                for name, tensor in loaded.items():
+                    self.assertEqual(tensor.device.type, "cuda")
+                    self.assertTrue(np.array_equal(tensor.cpu().numpy(), arrays[name]))
 
     @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_the_cache(self) -> None:

@@ -187,6 +187,19 @@ fn the_example_shares_a_table_among_all_ranks() {
     });
 }
 
+#[test]
+fn files_of_tensors_are_loaded_once_per_host() {
+    let Some(python) = python() else { return };
+    if !can_simulate() {
+        return;
+    }
+    let script = "$MPIRUN $MPIRUN_FLAGS $hosts $python tests/fixtures/load_tensors.py $made";
+    by_each("tensors", &one_of_each(), &python, script, |flavour, said| {
+        let wanted = "3 tensors in 4 ranks at 1 address; 0 are wrong; sealed; without files: Io\n";
+        assert_eq!(said.stdout, wanted, "{flavour}");
+    });
+}
+
 /// With the lines in docs/python.md that select an MPI library for mpi4py, a job of each MPI has
 /// all its ranks in one world.
 #[test]
