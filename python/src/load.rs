@@ -20,8 +20,8 @@ use crate::transfer_error::transfer_raised;
 type FileFields = (PathBuf, &'static str, Vec<(String, String)>);
 
 /// A tensor: its name, its type, its shape, whether it is in Fortran order and whether it is
-/// big-endian, the index of its file, its offset, and its number of bytes. The offset is that in the
-/// file, or in the buffer.
+/// big-endian, the index of its file, its offset, and its number of bytes. The offset is that in
+/// the file, or in the buffer.
 type EntryFields = (String, &'static str, Py<PyTuple>, bool, bool, usize, u64, u64);
 
 /// Returns the name of a format.

@@ -197,7 +197,8 @@ class safe_open:  # noqa: N801 (the name of the package safetensors)
     of a GPU. They are copies that own their memory. The package safetensors is not needed.
 
     >>> import hostbuf, json, pathlib, tempfile
-    >>> header = json.dumps({"w": {"dtype": "I32", "shape": [2, 3], "data_offsets": [0, 24]}}).encode()
+    >>> entry = {"dtype": "I32", "shape": [2, 3], "data_offsets": [0, 24]}
+    >>> header = json.dumps({"w": entry}).encode()
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder, "model.safetensors")
     ...     size = path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(range(24)))

@@ -20,7 +20,7 @@ class TensorSlice(NamedTuple):
 
     bounds: tuple[tuple[int, int], ...]
     is_index: tuple[bool, ...]
-    """Whether a dimension is selected by one index, and is not one of the slice."""
+    """True for a dimension that is selected by one index, and is not one of the slice."""
 
     @property
     def shape(self) -> tuple[int, ...]:
