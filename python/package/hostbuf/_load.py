@@ -96,8 +96,8 @@ def load(
         comm: an mpi4py communicator. Its ranks read the files once per host, each rank a part, into
             one buffer that all of them share. Collective. By default this process reads the files.
         device: a GPU (``cuda``, ``cuda:1``, or its number): the tensors are PyTorch tensors on it,
-            which own their memory. Without ``comm`` the ring of the GPU reads the files; with it the
-            GPU copies from the buffer, which is released then.
+            which own their memory. Without ``comm`` the ring of the GPU reads the files; with it
+            the GPU copies from the buffer, which is released then.
         name: the name of the buffer.
         backend: a backend of :class:`File`.
 

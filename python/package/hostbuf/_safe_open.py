@@ -141,7 +141,7 @@ def _converted(array: Any, framework: str, device: str) -> Any:
 
 
 class SafeSlice:
-    """A tensor of a file, which is read as far as it is sliced: from :meth:`safe_open.get_slice`."""
+    """A tensor of a file, read as far as it is sliced: from :meth:`safe_open.get_slice`."""
 
     __slots__ = ("_open", "_tensor")
 
