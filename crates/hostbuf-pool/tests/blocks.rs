@@ -482,4 +482,15 @@ fn a_token_of_another_pool_has_an_error_of_its_own() {
     assert!(text.contains("private, as it has requested"), "{text}");
     let gone = Token { segment: own.segment + 1, ..own };
     assert!(matches!(viewer.acquire(&gone).map(drop), Err(AcquireError::Gone)));
+    // Clients that have found no broker. The command starts one where they have looked.
+    let nobody = PoolOptions::new("early").socket(format!("{}-later", broker.name));
+    let path = format!("/tmp/{}.socket", broker.name);
+    for (options, command) in [
+        (nobody.clone(), format!("hostbuf broker --name {})", nobody.socket)),
+        (nobody.path(&path), format!("hostbuf broker --path {path})")),
+    ] {
+        let early = Pool::connect(options).expect("a private pool");
+        let text = early.acquire(&own).map(drop).expect_err("it is of another pool").to_string();
+        assert!(text.contains(&command) && !text.contains("private-"), "{text}");
+    }
 }

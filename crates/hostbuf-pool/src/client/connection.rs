@@ -66,11 +66,11 @@ impl PoolConnection {
 
     /// Describes the pool, for messages.
     pub(super) fn describe(&self) -> String {
-        match self.private {
+        match &self.private {
             Some(_) if self.options.mode == PoolMode::Private => "private, as it has requested".to_owned(),
-            Some(_) => format!(
+            Some(broker) => format!(
                 "private, since there was no broker when it connected (start one before its clients: {})",
-                PoolOptions { mode: PoolMode::Required, ..self.options.clone() }.broker_command()
+                broker.shared_command()
             ),
             None => format!("that of the broker at {}", describe_socket(&self.options)),
         }

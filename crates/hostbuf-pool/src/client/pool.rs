@@ -67,7 +67,7 @@ impl Pool {
             }
             (Err(ConnectFailure::NoBroker), PoolMode::Required) => return Err(no_broker(&options)),
             (Err(ConnectFailure::NoBroker), PoolMode::Optional | PoolMode::Private) => {
-                let broker = PrivateBroker::start()?;
+                let broker = PrivateBroker::start(&options)?;
                 options = options.socket(broker.name());
                 options.path = None;
                 let open = connect(&options, identity).map_err(|failure| match failure {

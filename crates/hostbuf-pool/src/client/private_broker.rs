@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::{process, thread};
 
+use super::pool_options::PoolOptions;
 use crate::broker::{Broker, BrokerOptions};
 use crate::error::PoolError;
 use crate::segment::SpaceEvent;
@@ -13,16 +14,18 @@ use crate::segment::SpaceEvent;
 #[derive(Debug)]
 pub(super) struct PrivateBroker {
     name: String,
+    /// The command that starts a broker where the client has looked for one.
+    shared_command: String,
     stop: Arc<SpaceEvent>,
     fork_guard: ForkGuard,
 }
 
 impl PrivateBroker {
-    /// Starts the broker. Only the host's memory limits it.
+    /// Starts the broker of a client with these options. Only the host's memory limits it.
     ///
     /// # Errors
     /// [`PoolError::Os`].
-    pub(super) fn start() -> Result<PrivateBroker, PoolError> {
+    pub(super) fn start(client: &PoolOptions) -> Result<PrivateBroker, PoolError> {
         let random = process::random().map_err(PoolError::os("drawing a random number"))?;
         let name = format!("hostbuf-pool-private-{random:032x}");
         let stop = Arc::new(SpaceEvent::new().map_err(PoolError::os("opening an event descriptor"))?);
@@ -39,12 +42,18 @@ impl PrivateBroker {
             }
         })
         .map_err(PoolError::os("starting a thread"))?;
-        Ok(PrivateBroker { name, stop, fork_guard: ForkGuard::current() })
+        let shared_command = client.broker_command();
+        Ok(PrivateBroker { name, shared_command, stop, fork_guard: ForkGuard::current() })
     }
 
     /// Returns the abstract name of the broker's socket.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the command that starts a broker where the client has looked for one.
+    pub(super) fn shared_command(&self) -> &str {
+        &self.shared_command
     }
 }
 
