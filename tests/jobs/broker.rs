@@ -171,6 +171,11 @@ fn an_unused_broker_ends_after_its_idle_time() {
 fn a_service_manager_passes_its_socket() {
     let name = socket_name("activated");
     let listener = socket::listen_on(&name).expect("the name is free");
+    // No broker has the socket yet, so the message does not tell to end the service manager.
+    let options = PoolOptions::new("client").mode(PoolMode::Required).socket(&name);
+    let error = Pool::connect(options.timeout(Duration::from_millis(100))).map(drop).expect_err("no broker");
+    assert!(matches!(error, PoolError::Timeout { broker: None, .. }), "{error}");
+    assert!(error.to_string().contains("ss -xlp"), "{error}");
     // The shell passes its standard input as descriptor 3, as a service manager does.
     let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" broker --name unused";
     let mut command = Command::new("sh");

@@ -143,7 +143,8 @@ pub enum PoolError {
     Timeout {
         /// The operation.
         doing: String,
-        /// The process of the broker, if it is known and visible here.
+        /// The process of the broker, if it is known and visible here. It is unknown to a client
+        /// that connected before the broker took the socket over from a service manager.
         broker: Option<i32>,
         /// The time.
         limit: Duration,

@@ -33,4 +33,5 @@ mod status_text;
 mod stored_segment;
 
 pub use options::BrokerOptions;
+pub(crate) use predecessor::has_client_file;
 pub use serve::Broker;

@@ -11,6 +11,7 @@ use hostbuf_os::{Bytes, process};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::broker_tag::BrokerTag;
+use super::options::BrokerOptions;
 use super::service_manager;
 use crate::segment::ClientIdentity;
 
@@ -95,6 +96,15 @@ pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> io::Result<Opti
     // Other processes have no such descriptors of a broker.
     let unreceived = if is_client { unreceived } else { 0 };
     Ok((!files.is_empty() || unreceived > 0).then_some(KnownProcess { pid, files, unreceived }))
+}
+
+/// Returns whether a process has the file that a broker with these options gives its clients: it is
+/// the broker, or one of the clients.
+pub(crate) fn has_client_file(pid: i32, options: &BrokerOptions) -> bool {
+    let tag = BrokerTag::of(options);
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let mut targets = entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets.any(|target| target.to_str().is_some_and(|target| tag.marks_client(target)))
 }
 
 /// Returns the number of descriptors in the queue of a socket of a process, 0 before Linux 5.6 or

@@ -10,7 +10,9 @@ use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_os::{FrameSocket, PrivateFd, socket};
 
-use super::connect::{OpenConnection, broker_process};
+use super::connect::OpenConnection;
+use super::peer_broker::peer_broker;
+use super::pool_options::PoolOptions;
 use crate::error::{BrokerRefusal, PoolError};
 use crate::pool_id::PoolId;
 use crate::wire::{PoolMessage, RefusalKind, RefusalRecord, SegmentKey};
@@ -22,8 +24,7 @@ pub(super) type BrokerAnswer = (Vec<u8>, Vec<PrivateFd>);
 #[derive(Debug)]
 pub(super) struct BrokerLink {
     fork_guard: ForkGuard,
-    /// The time for which a request waits.
-    timeout: Duration,
+    options: PoolOptions,
     state: Mutex<LinkState>,
     /// Notified when there is a new broker.
     connected: Condvar,
@@ -92,7 +93,7 @@ impl LinkState {
 
 impl BrokerLink {
     /// Makes the link of a new connection.
-    pub(super) fn new(open: OpenConnection, timeout: Duration) -> BrokerLink {
+    pub(super) fn new(open: OpenConnection, options: PoolOptions) -> BrokerLink {
         let OpenConnection { socket, pool, client_file } = open;
         let state = LinkState {
             socket: Some(Arc::new(socket)),
@@ -104,7 +105,7 @@ impl BrokerLink {
         };
         BrokerLink {
             fork_guard: ForkGuard::current(),
-            timeout,
+            options,
             state: Mutex::new(state),
             connected: Condvar::new(),
             is_closed: AtomicBool::new(false),
@@ -126,7 +127,7 @@ impl BrokerLink {
 
     /// Returns the time for which a request waits.
     pub(super) fn timeout(&self) -> Duration {
-        self.timeout
+        self.options.timeout
     }
 
     /// Returns the pool of the current or the last broker.
@@ -193,7 +194,7 @@ impl BrokerLink {
         mut attempt: impl FnMut(Instant) -> Result<T, PoolError>,
     ) -> Result<T, PoolError> {
         self.check_process()?;
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.options.timeout;
         loop {
             self.wait_connected(deadline)?;
             match attempt(deadline) {
@@ -272,8 +273,8 @@ impl BrokerLink {
 
     /// Returns the error of a request that the broker has not answered in time.
     pub(super) fn timed_out(&self, doing: &str) -> PoolError {
-        let broker = self.socket().and_then(|socket| broker_process(&socket));
-        PoolError::Timeout { doing: doing.to_owned(), broker, limit: self.timeout }
+        let broker = self.socket().and_then(|socket| peer_broker(&socket, &self.options));
+        PoolError::Timeout { doing: doing.to_owned(), broker, limit: self.options.timeout }
     }
 
     fn next_answer(

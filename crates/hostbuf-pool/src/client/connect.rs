@@ -8,6 +8,7 @@ use hostbuf_os::{FrameSocket, PrivateFd, Received, process, socket};
 use hostbuf_protocol::failure::cut;
 use hostbuf_protocol::message::{Hello, Message, Role};
 
+use super::peer_broker::peer_broker;
 use super::pool_options::PoolOptions;
 use crate::error::PoolError;
 use crate::pool_id::PoolId;
@@ -80,11 +81,6 @@ fn no_answer(options: &PoolOptions, broker: Option<i32>) -> ConnectFailure {
     ConnectFailure::Other(PoolError::Timeout { doing, broker, limit: options.timeout })
 }
 
-/// Returns the process at the other end, if it is visible here.
-pub(super) fn broker_process(socket: &FrameSocket) -> Option<i32> {
-    socket::peer(socket.as_fd()).ok().map(|peer| peer.pid).filter(|&pid| pid > 0)
-}
-
 fn receive_welcome(
     socket: &FrameSocket,
     options: &PoolOptions,
@@ -96,7 +92,7 @@ fn receive_welcome(
     socket::set_receive_timeout(socket.as_fd(), Some(limit)).map_err(os)?;
     let packet = match socket.receive().map_err(os)? {
         Received::Packet(packet) => packet,
-        Received::Nothing => return Err(no_answer(options, broker_process(socket))),
+        Received::Nothing => return Err(no_answer(options, peer_broker(socket, options))),
         _ => return Err(ConnectFailure::NoBroker),
     };
     socket::set_receive_timeout(socket.as_fd(), None).map_err(os)?;

@@ -22,6 +22,7 @@ mod gpu_producer;
 mod imported_gpu;
 #[cfg(feature = "cuda")]
 mod own_events;
+mod peer_broker;
 mod pending_take;
 mod pool;
 mod pool_client;

@@ -90,7 +90,7 @@ impl Pool {
         let stop = event()?;
         let copy = stop.try_clone_fd().map_err(PoolError::os("copying an event descriptor"))?;
         let thread_stop = SpaceEvent::from_fd(copy).map_err(PoolError::os("copying an event descriptor"))?;
-        let link = Arc::new(BrokerLink::new(open, options.timeout));
+        let link = Arc::new(BrokerLink::new(open, options.clone()));
         let connection = Arc::new(PoolConnection::new(options, identity, link, stop, private));
         let weak = Arc::downgrade(&connection);
         thread::spawn(c"hostbuf-pool", move || service::serve(&weak, &thread_stop))
