@@ -37,6 +37,7 @@ mod producer_segment;
 mod reader_policy;
 #[cfg(feature = "cuda")]
 mod ready_error;
+mod reconnect_attempts;
 mod segment_reader;
 mod segment_registrations;
 mod service;

@@ -12,11 +12,9 @@ use nix::sys::signal::SigSet;
 
 use super::attached_segment::AttachedSegment;
 use super::broker_link::send;
-use super::broker_process::start_and_connect;
-use super::connect::{ConnectFailure, OpenConnection, connect};
 use super::connection::PoolConnection;
-use super::pool_options::PoolMode;
 use super::producer_segment::ProducerSegment;
+use super::reconnect_attempts::ReconnectAttempts;
 use crate::private_packet::PrivatePacket;
 use crate::segment::SpaceEvent;
 use crate::wire::PoolMessage;
@@ -148,6 +146,7 @@ fn has_hung_up(socket: &FrameSocket) -> bool {
 /// Connects to a new broker and hands back what this client has. Returns false if the client has
 /// ended.
 fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent, mut pause: Duration) -> bool {
+    let mut attempts = ReconnectAttempts::new();
     loop {
         let timeout = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
@@ -156,7 +155,7 @@ fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent, mut pause: Du
         }
         pause = (pause * 2).min(LAST_PAUSE);
         let Some(strong) = connection.upgrade() else { return false };
-        let Ok(open) = connect_or_start(&strong) else { continue };
+        let Some(open) = attempts.connect_or_start(&strong.options, strong.identity) else { continue };
         let socket = Arc::new(open.socket);
         let changing = strong.changing.write().ignore_poison();
         let held = (strong.all_produced(), strong.all_attached());
@@ -168,17 +167,6 @@ fn reconnect(connection: &Weak<PoolConnection>, stop: &SpaceEvent, mut pause: Du
         // A segment whose last use has ended meanwhile ends here, and the new broker is told.
         drop(held);
         return true;
-    }
-}
-
-/// Connects to a new broker, which is started first if the options say so.
-fn connect_or_start(connection: &PoolConnection) -> Result<OpenConnection, ConnectFailure> {
-    let (options, identity) = (&connection.options, connection.identity);
-    match connect(options, identity) {
-        Err(ConnectFailure::NoBroker) if options.mode == PoolMode::Start => {
-            start_and_connect(options, identity).map_err(ConnectFailure::Other)
-        }
-        result => result,
     }
 }
 
