@@ -78,7 +78,7 @@ pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> io::Result<Opti
         // It has ended, or is another user's: the kernel keeps its files from this process.
         Err(_) => return Ok(None),
     };
-    let (mut files, mut is_client, mut unreceived) = (BTreeSet::new(), false, 0);
+    let (mut files, mut is_client, mut sockets) = (BTreeSet::new(), false, Vec::new());
     for entry in entries.flatten() {
         let path = entry.path();
         let Ok(target) = fs::read_link(&path) else { continue };
@@ -88,13 +88,15 @@ pub(super) fn process_with_segments(pid: i32, tag: BrokerTag) -> io::Result<Opti
         if tag.marks(target) {
             files.extend(made_here().map(|file| (file.ino(), file.len())));
         } else if target.starts_with("socket:") {
-            unreceived += unreceived_descriptors(pid, &entry.file_name())?;
+            sockets.push(entry.file_name());
         } else {
             is_client |= tag.marks_client(target) && made_here().is_some();
         }
     }
     // Other processes have no such descriptors of a broker.
-    let unreceived = if is_client { unreceived } else { 0 };
+    sockets.retain(|_| is_client);
+    let unreceived = sockets.iter().map(|socket| unreceived_descriptors(pid, socket));
+    let unreceived = unreceived.sum::<io::Result<u64>>()?;
     Ok((!files.is_empty() || unreceived > 0).then_some(KnownProcess { pid, files, unreceived }))
 }
 
