@@ -131,8 +131,9 @@ impl BlockSupply {
         // Frames that grow little by little do not need a segment each.
         let length = length.max((block_bytes * 2).min(self.options.most() / PAGE * PAGE));
         let options = self.producer_options(length);
-        let requested = options.block_bytes * u64::from(options.blocks);
-        if bytes + requested <= self.options.limit {
+        // The limit may be u64::MAX.
+        let requested = options.block_bytes.saturating_mul(u64::from(options.blocks));
+        if bytes.saturating_add(requested) <= self.options.limit {
             match self.pool.producer(&options) {
                 Err(PoolError::Refused(BrokerRefusal::NoSpace { available, .. }))
                     if present.is_some() && requested <= available.saturating_add(bytes) => {}
@@ -156,5 +157,21 @@ impl BlockSupply {
             Some(last) => options.retain((*last).min(blocks - 1)),
             None => options,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hostbuf_pool::{PoolMode, PoolOptions};
+
+    use super::*;
+
+    #[test]
+    fn a_segment_without_a_limit_is_refused_by_the_pool() {
+        let pool = Pool::connect(PoolOptions::new("there").mode(PoolMode::Private)).unwrap();
+        let options = MirrorReceiverOptions::new().limit(u64::MAX);
+        let most = options.most();
+        let supply = BlockSupply::new(pool, options);
+        assert!(supply.take(most, Duration::ZERO, &|| false).is_err());
     }
 }

@@ -33,7 +33,8 @@ impl KnownProcess {
 
     /// Returns the number of bytes of the data files.
     pub(super) fn bytes(&self) -> u64 {
-        self.files.iter().map(|(_, bytes)| bytes).sum()
+        // A process can give its own files any length, and the same name.
+        self.files.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
     /// Describes the process: `process 41 (camera) 64 MiB`.
@@ -163,6 +164,12 @@ mod tests {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
     use super::*;
+
+    #[test]
+    fn the_bytes_of_a_process_do_not_overflow() {
+        let files = [(1, i64::MAX as u64), (2, i64::MAX as u64), (3, i64::MAX as u64)].into();
+        assert_eq!(KnownProcess { pid: 1, files, unreceived: 0 }.bytes(), u64::MAX);
+    }
 
     #[test]
     fn descriptors_on_their_way_are_counted_until_they_are_received() {
