@@ -3,6 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use hostbuf_os::Bytes;
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_pool::{Block, BrokerRefusal, Pool, PoolError, Producer, ProducerOptions, TakeError};
 
@@ -105,8 +106,12 @@ impl BlockSupply {
             }
             let left = limit.saturating_sub(begun.elapsed());
             if left.is_zero() || is_over() {
-                let why = "the pool's broker has not answered an earlier request for memory yet: continue or end the broker of the receiver's host";
-                return Err(MirrorRefusal::Pool { why: why.into() });
+                // The broker may be stopped, or have much to do.
+                let (length, waited) = (Bytes(length), begun.elapsed().as_secs_f32());
+                let why = format!(
+                    "no block of {length} within {waited} s: the broker of the receiver's host is still making a longer segment; give frames more time, or see hostbuf stat there"
+                );
+                return Err(MirrorRefusal::Pool { why });
             }
             state = self.answered.wait_timeout(state, left.min(CHECK_INTERVAL)).ignore_poison().0;
         }
@@ -173,5 +178,16 @@ mod tests {
         let most = options.most();
         let supply = BlockSupply::new(pool, options);
         assert!(supply.take(most, Duration::ZERO, &|| false).is_err());
+    }
+
+    #[test]
+    fn a_frame_that_waits_for_a_longer_segment_has_an_error_of_its_own() {
+        let pool = Pool::connect(PoolOptions::new("there").mode(PoolMode::Private)).unwrap();
+        let supply = BlockSupply::new(pool, MirrorReceiverOptions::new());
+        let _of_another_thread = SegmentRequest { supply: &supply };
+        supply.state().is_requested = true;
+        let refusal = supply.take(3 << 20, Duration::from_millis(20), &|| false).unwrap_err().to_string();
+        assert!(refusal.starts_with("no block of 3 MiB within "), "{refusal}");
+        assert!(refusal.contains("still making a longer segment"), "{refusal}");
     }
 }
