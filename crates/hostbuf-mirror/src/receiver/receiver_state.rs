@@ -3,14 +3,18 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::Instant;
 
 use hostbuf_pool::Block;
+use nix::sys::socket::{MsgFlags, send};
 
 use super::session::MirrorSession;
 use super::source_order::SourceOrder;
 use crate::refusal::MirrorRefusal;
-use crate::wire::{AnswerKind, FrameAnswer, FrameRequest, FrameSource, SenderHello};
+use crate::wire::{
+    AnswerKind, FrameAnswer, FrameRequest, FrameSource, HelloStatus, ReceiverHello, SenderHello,
+};
 
 /// The number of sessions without a connection that a receiver remembers.
 const IDLE_SESSIONS: usize = 64;
@@ -56,15 +60,22 @@ pub(super) struct ReceiverState {
     pub(super) is_stopped: bool,
 }
 
+/// Tells a peer that the receiver has as many connections as it may have. The record is lost if the
+/// socket does not take it at once.
+fn refuse(stream: &TcpStream) {
+    let record = ReceiverHello::refusing(HelloStatus::Busy).encode();
+    let _ = send(stream.as_raw_fd(), &record, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
+}
+
 impl ReceiverState {
     /// Returns the counts.
     pub(super) fn counters(&self) -> ReceiverCounters {
         ReceiverCounters { connections: self.connections.len() as u64, ..self.counters }
     }
 
-    /// Adds a connection, and returns its number. If there are `most` already, it ends the oldest
-    /// of those whose peer has not sent a hello, and returns `None` if there is no such connection:
-    /// peers that only connect keep no sender away.
+    /// Adds a connection, and returns its number. If there are `most` already, it refuses the oldest
+    /// of those whose peer has not sent a hello, or `stream` if there is no such connection, and
+    /// returns `None` then: peers that only connect keep no sender away.
     ///
     /// # Errors
     /// As `dup(2)`.
@@ -72,11 +83,13 @@ impl ReceiverState {
         let stream = stream.try_clone()?;
         if self.connections.len() >= most as usize {
             let silent = self.connections.iter().filter(|(_, open)| !open.has_session);
-            if let Some(oldest) = silent.map(|(number, _)| *number).min() {
+            if let Some((&oldest, open)) = silent.min_by_key(|(number, _)| **number) {
+                refuse(&open.stream);
                 self.remove_connection(oldest, true);
             }
         }
         if self.is_stopped || self.connections.len() >= most as usize {
+            refuse(&stream);
             self.counters.rejected += 1;
             return Ok(None);
         }

@@ -1,6 +1,6 @@
 //! The threads of a receiver.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use nix::poll::PollFlags;
 use super::peer_link::{LinkEnd, PeerLink, ReceiverShared};
 use super::timed_stream::TimedStream;
 use crate::readiness::{WakeEvent, wait};
-use crate::wire::{HelloStatus, ReceiverHello};
 
 /// Accepts connections until the receiver is stopped, and waits for their threads.
 pub(super) fn accept_all(shared: &Arc<ReceiverShared>, listener: &TcpListener, stop: &WakeEvent) {
@@ -55,11 +54,8 @@ fn accept(listener: &TcpListener, events: PollFlags) -> io::Result<Option<TcpStr
 }
 
 /// Starts the thread of a connection, if there may be another one.
-fn begin(shared: &Arc<ReceiverShared>, mut stream: TcpStream) -> io::Result<Option<Thread>> {
+fn begin(shared: &Arc<ReceiverShared>, stream: TcpStream) -> io::Result<Option<Thread>> {
     let Some(number) = shared.state().add_connection(&stream, shared.options.connections)? else {
-        // The record is lost if the socket does not take it at once.
-        stream.set_nonblocking(true)?;
-        let _ = stream.write(&ReceiverHello::refusing(HelloStatus::Busy).encode());
         return Ok(None);
     };
     let of_thread = shared.clone();
