@@ -36,6 +36,13 @@ impl StoppableBroker<'_> {
     }
 }
 
+impl Drop for StoppableBroker<'_> {
+    /// Ends the thread, also if the test has failed.
+    fn drop(&mut self) {
+        self.stop.write(1).expect("an event");
+    }
+}
+
 /// Runs `test` with a broker that has these options.
 fn with_broker(test_name: &str, options: BrokerOptions, test: impl FnOnce(&StoppableBroker<'_>)) {
     let name = format!("hostbuf-mirror-test-{test_name}-{}", std::process::id());
@@ -57,7 +64,6 @@ fn with_broker(test_name: &str, options: BrokerOptions, test: impl FnOnce(&Stopp
         });
         let broker = StoppableBroker { name: &name, stop: &stop, stopped, resume };
         test(&broker);
-        stop.write(1).expect("an event");
         drop(broker);
         thread.join().expect("no panic");
     });
