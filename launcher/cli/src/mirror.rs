@@ -196,7 +196,7 @@ fn receiver_report(receiver: &MirrorReceiver) -> TransportReport {
 
 fn sender_report(sender: &MirrorSender) -> TransportReport {
     let counters = sender.counters();
-    let (by_rdma, copied, by_tcp) = (counters.offered + counters.copied, counters.copied, counters.streamed);
+    let (by_rdma, copied, by_tcp) = (counters.read + counters.copied, counters.copied, counters.streamed);
     TransportReport { by_rdma, copied, by_tcp, tcp_reason: sender.tcp_reason() }
 }
 

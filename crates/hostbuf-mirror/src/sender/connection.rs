@@ -10,6 +10,7 @@ use nix::sys::socket::{MsgFlags, sendmsg};
 
 use super::frame_offers::FrameOffers;
 use super::queue::{FrameQueue, QueuedFrame};
+use super::sender_counters::FrameTransport;
 use crate::readiness::wait;
 use crate::wire::{FrameAnswer, FrameRequest, FrameSource};
 
@@ -111,13 +112,12 @@ impl MirrorConnection {
             }
             None => (FrameSource::Stream, false),
         };
-        let mut state = queue.state();
-        let counters = &mut state.counters;
-        match source {
-            FrameSource::Stream => counters.streamed += 1,
-            FrameSource::Memory { .. } if is_copy => counters.copied += 1,
-            FrameSource::Memory { .. } => counters.offered += 1,
-        }
+        let transport = match source {
+            FrameSource::Stream => FrameTransport::Stream,
+            FrameSource::Memory { .. } if is_copy => FrameTransport::CopyRead,
+            FrameSource::Memory { .. } => FrameTransport::BlockRead,
+        };
+        queue.set_transport(frame.number, transport);
         FrameWrite { frame, source, request: [0; FrameRequest::SIZE], done: 0 }
     }
 

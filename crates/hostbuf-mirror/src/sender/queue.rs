@@ -9,7 +9,7 @@ use hostbuf_os::poison::IgnorePoison;
 use hostbuf_pool::{BlockRef, Token};
 
 use super::frame_outcome::FrameOutcome;
-use super::sender_counters::SenderCounters;
+use super::sender_counters::{FrameTransport, SenderCounters};
 use crate::error::MirrorError;
 use crate::readiness::WakeEvent;
 use crate::wire::{FrameAnswer, InvalidRecord};
@@ -57,6 +57,8 @@ pub(super) struct QueuedFrame {
     pub(super) block: Arc<BlockRef>,
     pub(super) deadline: Instant,
     pub(super) outcome: Arc<FrameOutcome>,
+    /// The transport of the last attempt to send the frame.
+    transport: Option<FrameTransport>,
 }
 
 impl FrameQueue {
@@ -121,7 +123,8 @@ impl FrameQueue {
         let number = state.next;
         state.next += 1;
         let block = Arc::new(block);
-        state.frames.push_back(QueuedFrame { number, token, block, deadline, outcome: outcome.clone() });
+        let frame = QueuedFrame { number, token, block, deadline, outcome: outcome.clone(), transport: None };
+        state.frames.push_back(frame);
         drop(state);
         self.wake.notify();
         Ok(outcome)
@@ -144,6 +147,14 @@ impl FrameQueue {
         last
     }
 
+    /// Notes the transport of a frame that is about to be sent.
+    pub(super) fn set_transport(&self, number: u64, transport: FrameTransport) {
+        let mut state = self.state();
+        if let Some(frame) = state.frames.iter_mut().find(|frame| frame.number == number) {
+            frame.transport = Some(transport);
+        }
+    }
+
     /// Gives a frame its answer.
     ///
     /// # Errors
@@ -164,6 +175,9 @@ impl FrameQueue {
         if state.frames.front().is_some_and(|first| first.number == number)
             && let Some(frame) = state.frames.pop_front()
         {
+            if let (Ok(_), Some(transport)) = (&kind, frame.transport) {
+                state.counters.count(transport);
+            }
             let refused = |refusal| MirrorError::Refused { frame: Box::new(frame.token), peer, refusal };
             frame.outcome.settle(kind.map_err(refused));
             self.left.notify_all();

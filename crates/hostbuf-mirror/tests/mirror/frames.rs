@@ -80,6 +80,7 @@ fn older_and_repeated_frames_are_refused_and_not_published() {
     hosts.check(&copy, 2);
     let counters = hosts.receiver.counters();
     assert_eq!((counters.published, counters.refused), (2, 2));
+    assert_eq!(sender.counters().streamed, 2, "refused frames are not counted");
 }
 
 #[test]

@@ -34,6 +34,7 @@ fn send_through(budgets: &[ByteBudget]) {
     let counters = hosts.receiver.counters();
     assert_eq!((counters.published, counters.refused), (3, 0), "{budgets:?}");
     assert_eq!(sender.connections() > 1, budgets[0] != ALL, "{budgets:?}");
+    assert_eq!(sender.counters().streamed, 3, "a frame that is sent again counts once: {budgets:?}");
 }
 
 #[test]

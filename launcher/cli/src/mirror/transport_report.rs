@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The counts of frames by transport, as a mirror with an RDMA device reports them at its end.
+/// The counts of published frames by transport, as a mirror with an RDMA device reports them at its
+/// end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TransportReport {
     /// The number of frames whose bytes were read by RDMA.
