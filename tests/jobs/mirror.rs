@@ -23,12 +23,18 @@ struct MirrorProcess {
 
 impl MirrorProcess {
     fn start(broker: &RunningBroker, arguments: &[&str]) -> MirrorProcess {
+        MirrorProcess::start_with(broker, arguments, Stdio::inherit())
+    }
+
+    /// Starts a process with this standard error.
+    fn start_with(broker: &RunningBroker, arguments: &[&str], errors: Stdio) -> MirrorProcess {
         let mut child = Command::new(hostbuf())
             .arg("mirror")
             .args(arguments)
             .env("HOSTBUF_POOL", broker.variable())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(errors)
             .spawn()
             .expect("the command starts");
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
@@ -108,7 +114,9 @@ fn spin(time: Duration) {
 fn a_filter_prints_the_token_of_each_copy() {
     let (here, there) = (RunningBroker::start("mirror-a", &[]), RunningBroker::start("mirror-b", &[]));
     let (receiver, address) = MirrorProcess::listen(&there, "127.0.0.1:0");
-    let mut sender = MirrorProcess::start(&here, &["--to", &address]);
+    // Nobody reads its standard error.
+    let (_, errors) = std::io::pipe().expect("a pipe");
+    let mut sender = MirrorProcess::start_with(&here, &["--to", &address], errors.into());
     let (pool, viewer) = (here.connect("camera"), there.connect("viewer"));
     let producer = producer(&pool);
     for number in 0..10 {
@@ -117,6 +125,8 @@ fn a_filter_prints_the_token_of_each_copy() {
     }
     writeln!(sender.input.as_mut().expect("it is open"), "no token").expect("it reads");
     assert_eq!(sender.line(), "", "the lines stay side by side");
+    sender.begin(publish(&producer, 10));
+    check(&viewer, &sender.line(), 10);
     drop(sender.input.take());
     assert_eq!(sender.child.wait().expect("a child").code(), Some(1));
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(receiver.child.id() as i32), Signal::SIGTERM)

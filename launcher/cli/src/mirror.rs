@@ -212,8 +212,14 @@ fn send(address: &str, arguments: &MirrorArguments) -> Result<bool> {
     if let Some(device) = &device {
         // Standard output is for tokens.
         match sender.tcp_reason() {
-            None => eprintln!("hostbuf mirror: connected to {} (RDMA on {})", sender.peer(), device.name()),
-            Some(why) => eprintln!("hostbuf mirror: connected to {} (TCP: {why})", sender.peer()),
+            None => hostbuf_agent::complain!(
+                "hostbuf mirror: connected to {} (RDMA on {})",
+                sender.peer(),
+                device.name()
+            ),
+            Some(why) => {
+                hostbuf_agent::complain!("hostbuf mirror: connected to {} (TCP: {why})", sender.peer())
+            }
         }
     }
     let os = |doing: &'static str| move |source| Error::Os { doing: doing.into(), source };
@@ -222,7 +228,7 @@ fn send(address: &str, arguments: &MirrorArguments) -> Result<bool> {
         let line = line.map_err(os("reading standard input"))?;
         let copy = copy(&pool, &sender, line.trim(), arguments.deadline);
         let text = copy.unwrap_or_else(|why| {
-            eprintln!("hostbuf mirror: {why}");
+            hostbuf_agent::complain!("hostbuf mirror: {why}");
             all_published = false;
             // Lines of tokens and of copies stay side by side.
             String::new()
@@ -232,7 +238,7 @@ fn send(address: &str, arguments: &MirrorArguments) -> Result<bool> {
         written.map_err(os("writing to standard output"))?;
     }
     if device.is_some() {
-        eprintln!("hostbuf mirror: {}", sender_report(&sender));
+        hostbuf_agent::complain!("hostbuf mirror: {}", sender_report(&sender));
     }
     Ok(all_published)
 }
