@@ -1,7 +1,7 @@
 //! `hostbuf broker`: its start, its sockets, and its end.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -14,6 +14,7 @@ use hostbuf_os::socket::{self, ReceivedPacket};
 use hostbuf_pool::{BrokerRefusal, Pool, PoolError, PoolKind, PoolMode, PoolOptions, ProducerOptions};
 use hostbuf_protocol::message::{Hello, Message, Role};
 use hostbuf_tests::{CommandOutput, Scratch, eventually, hostbuf, processes_with, program, run, skip};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -309,10 +310,17 @@ fn connecting_to_a_stopped_broker_ends_in_time() {
     let error = connect().expect_err("the broker answers no hello");
     assert!(error.to_string().contains(&format!("(process {}) has not answered", broker.pid())), "{error}");
     assert!(timeout(Err(error)));
+    // The queue of the socket holds more than 1024 connections.
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(4096)), hard).expect("the hard limit allows it");
     let mut kept = Vec::new();
-    while let Ok(connection) = socket::connect(&broker.name, Some(Duration::ZERO)) {
-        kept.push(connection);
-    }
+    let full = loop {
+        match socket::connect(&broker.name, Some(Duration::ZERO)) {
+            Ok(connection) => kept.push(connection),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::TimedOut, "after {} connections: {full}", kept.len());
     let begun = Instant::now();
     assert!(timeout(connect()), "the broker accepts no connection");
     assert!(begun.elapsed() >= limit && begun.elapsed() < SOON, "{:?}", begun.elapsed());
