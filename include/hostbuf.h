@@ -619,8 +619,8 @@ typedef struct hostbuf_file_options {
     uint32_t mode;
     // 0.
     uint32_t reserved;
-    // The name of the backend: `"auto"`, `"posix"` through the page cache, or `"direct"` past it.
-    // Null means `"auto"`.
+    // The name of the backend: `"auto"`, `"posix"` through the page cache, `"direct"` past it,
+    // `"uring"`, or `"mmap"`. Null means `"auto"`.
     const char *backend;
 } hostbuf_file_options;
 

@@ -52,8 +52,8 @@ pub struct hostbuf_file_options {
     pub mode: u32,
     /// 0.
     pub reserved: u32,
-    /// The name of the backend: `"auto"`, `"posix"` through the page cache, or `"direct"` past it.
-    /// Null means `"auto"`.
+    /// The name of the backend: `"auto"`, `"posix"` through the page cache, `"direct"` past it,
+    /// `"uring"`, or `"mmap"`. Null means `"auto"`.
     pub backend: *const c_char,
 }
 

@@ -21,7 +21,8 @@ class FileBackend(NamedTuple):
     """The way in which a file is read and written, and the reason for it."""
 
     name: str
-    """``posix``: through the page cache. ``direct``: past it (``O_DIRECT``)."""
+    """``posix``: through the page cache. ``direct``: past it (``O_DIRECT``). ``uring``: by
+    io_uring. ``mmap``: reads copy from a mapping."""
     why: str
     """The reason, one clause."""
 
@@ -131,8 +132,7 @@ class File:
         path: the path of the file.
         mode: ``r`` to read, ``r+`` to read and write a file that exists, or ``w`` to make the file,
             without the bytes that it has.
-        backend: ``auto``, or the name of a backend: ``posix`` through the page cache, or ``direct``
-            past it.
+        backend: ``auto``, or the name of a backend, as :class:`FileBackend` has it.
 
     Raises:
         OSError: the file cannot be opened, or has no such backend.

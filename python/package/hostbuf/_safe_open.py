@@ -141,7 +141,8 @@ def _converted(array: Any, framework: str, device: str) -> Any:
 
 
 class SafeSlice:
-    """A tensor of a file, read as far as it is sliced: from :meth:`safe_open.get_slice`."""
+    """A tensor of a file, which is read as far as it is sliced, from
+    :meth:`safe_open.get_slice`."""
 
     __slots__ = ("_open", "_tensor")
 
@@ -211,7 +212,7 @@ class safe_open:  # noqa: N801 (the name of the package safetensors)
         framework: ``pt``, ``np``, ``tf``, ``flax``, ``mlx`` or ``paddle``.
         device: with ``pt`` any device of PyTorch, as a text or a number. Tensors go to a GPU by the
             ring of that GPU.
-        backend: a backend of :class:`File`. ``mmap`` and ``pread``, those of safetensors, are
+        backend: a backend of :class:`File`. ``mmap`` and ``pread``, those of safetensors, mean
             ``auto``.
 
     Raises:

@@ -20,7 +20,7 @@ class TensorSlice(NamedTuple):
 
     bounds: tuple[tuple[int, int], ...]
     is_index: tuple[bool, ...]
-    """True for a dimension that is selected by one index, and is not one of the slice."""
+    """For each dimension, true if one index selects it, so that the slice does not have it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -109,5 +109,5 @@ def parsed(key: Any, shape: tuple[int, ...]) -> TensorSlice | None:
 
 
 def _from_end(end: Any, count: int) -> int:
-    end = int(operator.index(end))
-    return max(end + count, 0) if end < 0 else end
+    index: int = operator.index(end)
+    return max(index + count, 0) if index < 0 else index

@@ -1,0 +1,148 @@
+"""A loader of weights for vLLM: the workers of a host read the files of a model once, into one
+buffer that all of them share, and each worker takes its part from there.
+
+::
+
+    pip install hostbuf                       # vLLM finds the plugin
+    vllm serve MODEL --load-format hostbuf --tensor-parallel-size 8
+
+MODEL is a folder with files of safetensors. The options of ``--model-loader-extra-config`` are
+``backend``, a backend of :class:`hostbuf.File`, and ``register`` (default true): the GPUs then copy
+from registered memory, at full speed. The memory of the buffer is released when the weights are
+loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ._error import InvalidError
+from ._load import HostTensors, load
+from ._register import register as _register
+
+_OPTIONS = ("backend", "register")
+
+
+class ProcessGroupComm:
+    """A process group of ``torch.distributed`` as a communicator, with the methods of mpi4py that
+    hostbuf calls. The group works on memory of the host (gloo)."""
+
+    def __init__(self, group: Any, ranks: list[int] | None = None) -> None:
+        torch = importlib.import_module("torch")
+        self._distributed = torch.distributed
+        self._torch = torch
+        self._group = group
+        # The ranks of the members in the whole job.
+        self._ranks = list(range(self._distributed.get_world_size(group))) if ranks is None else ranks
+
+    def Get_rank(self) -> int:
+        """Returns the rank of this process."""
+        return int(self._distributed.get_rank(self._group))
+
+    def Get_size(self) -> int:
+        """Returns the number of ranks."""
+        return int(self._distributed.get_world_size(self._group))
+
+    def Allgather(self, mine: Any, every: Any) -> None:
+        """Gathers the bytes of all ranks."""
+        if not len(mine):
+            return
+        own = self._torch.tensor(list(mine), dtype=self._torch.uint8)
+        parts = [self._torch.empty_like(own) for _ in range(self.Get_size())]
+        self._distributed.all_gather(parts, own, group=self._group)
+        every[:] = b"".join(bytes(part.tolist()) for part in parts)
+
+    def Bcast(self, data: Any, root: int) -> None:
+        """Sends the bytes of one rank to all."""
+        if not len(data):
+            return
+        shared = self._torch.frombuffer(bytearray(data), dtype=self._torch.uint8)
+        self._distributed.broadcast(shared, self._ranks[root], group=self._group)
+        data[:] = shared.numpy().tobytes()
+
+    def Split(self, color: int, key: int) -> ProcessGroupComm:
+        """Makes a group of the ranks with the same color. ``key`` is their order already."""
+        colors: list[Any] = [None] * self.Get_size()
+        self._distributed.all_gather_object(colors, color, group=self._group)
+        made = None
+        for one in sorted(set(colors)):
+            ranks = [rank for rank, other in zip(self._ranks, colors) if other == one]
+            group = self._distributed.new_group(ranks, backend="gloo")
+            if one == color:
+                made = ProcessGroupComm(group, ranks)
+        assert made is not None
+        return made
+
+    def Free(self) -> None:
+        """Frees the group."""
+        self._distributed.destroy_process_group(self._group)
+
+    def Iprobe(self) -> bool:
+        """Does nothing: gloo has threads of its own."""
+        return False
+
+
+@contextlib.contextmanager
+def weights(path: str, comm: Any, gpu: int | None, backend: str = "auto") -> Iterator[Iterator[tuple[str, Any]]]:
+    """Loads the files of a folder once per host, and yields the names and tensors, which are views
+    of the buffer, for the time of a ``with`` block. Collective.
+
+    Args:
+        path: the folder.
+        comm: a communicator, or None for this process alone.
+        gpu: the number of the GPU that copies from registered memory, or None to register nothing.
+        backend: a backend of :class:`hostbuf.File`.
+    """
+    tensors = load(path, comm, backend=backend)
+    assert isinstance(tensors, HostTensors)
+    registered = contextlib.nullcontext() if gpu is None else _register(tensors.buffer, f"cuda:{gpu}")
+    try:
+        with registered:
+            yield ((name, tensors.torch(name)) for name in tensors)
+            if gpu is not None:
+                importlib.import_module("torch").cuda.synchronize(gpu)
+    finally:
+        tensors.buffer.close()
+
+
+def register() -> None:
+    """Registers the loader with vLLM as the load format ``hostbuf``. vLLM calls it as a plugin."""
+    loaders = importlib.import_module("vllm.model_executor.model_loader")
+
+    class HostbufModelLoader(loaders.BaseModelLoader):  # type: ignore[misc, name-defined]
+        """Reads the weights once per host."""
+
+        def __init__(self, load_config: Any) -> None:
+            super().__init__(load_config)
+            options = dict(load_config.model_loader_extra_config or {})
+            unknown = sorted(set(options) - set(_OPTIONS))
+            if unknown:
+                raise InvalidError(f"invalid option {unknown[0]} of the load format hostbuf: expected {', '.join(_OPTIONS)}", "Invalid")
+            self.backend = options.get("backend", "auto")
+            self.registers = options.get("register", True)
+
+        def download_model(self, model_config: Any) -> None:
+            """Checks that the model is a folder."""
+            if not os.path.isdir(model_config.model):
+                raise InvalidError(
+                    f"the load format hostbuf reads a folder, and {model_config.model} is none: download the model first, "
+                    "as with huggingface-cli download",
+                    "Invalid",
+                )
+
+        def load_weights(self, model: Any, model_config: Any) -> None:
+            """Loads the weights into the parameters of a model."""
+            self.download_model(model_config)
+            torch = importlib.import_module("torch")
+            comm = None
+            if torch.distributed.is_initialized():
+                comm = ProcessGroupComm(importlib.import_module("vllm.distributed").get_world_group().cpu_group)
+            gpu = torch.cuda.current_device() if self.registers and torch.cuda.is_available() else None
+            with weights(model_config.model, comm, gpu, self.backend) as named:
+                model.load_weights(named)
+
+    loaders.register_model_loader("hostbuf")(HostbufModelLoader)
