@@ -29,7 +29,9 @@ pub use device::{
 };
 #[cfg(any(test, feature = "testing"))]
 pub use device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};
-pub use file::{Backend, BackendChoice, CachedPages, File, FileOptions, cached_pages, drop_cached_pages};
+pub use file::{
+    Backend, BackendChoice, CachedPages, File, FileOptions, cached_pages, cached_pages_in, drop_cached_pages,
+};
 #[cfg(feature = "cuda")]
 pub use file::{CuFile, CuFileBuffer, CuFileCode, CuFileDriver, CuFileError};
 pub use read_write_at::{NamedFile, ReadAt, WriteAt};

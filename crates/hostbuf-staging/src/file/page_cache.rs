@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -45,8 +46,23 @@ struct CacheStatRange {
 /// cache; otherwise as `cachestat(2)`.
 #[doc(alias = "get_page_cache_info")]
 pub fn cached_pages(file: &File) -> io::Result<CachedPages> {
+    cached_pages_in(file, 0..file.metadata()?.len())
+}
+
+/// Returns how much of a range of bytes of a file is in the page cache. `pages` counts the pages
+/// from the first to the last byte of the range.
+///
+/// # Errors
+/// As [`cached_pages`].
+pub fn cached_pages_in(file: &File, range: Range<u64>) -> io::Result<CachedPages> {
     const SYS_CACHESTAT: libc::c_long = 451;
-    let range = CacheStatRange { offset: 0, length: 0 };
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?.unwrap_or(4096) as u64;
+    let pages = range.end.div_ceil(page).saturating_sub(range.start / page);
+    // A length of 0 would mean the rest of the file.
+    let range = CacheStatRange {
+        offset: range.start,
+        length: range.end.saturating_sub(range.start).max(u64::from(range.start > 0)),
+    };
     let mut stat = CacheStat::default();
     // SAFETY: both are local variables with the kernel's layout.
     let failed = unsafe {
@@ -59,8 +75,6 @@ pub fn cached_pages(file: &File) -> io::Result<CachedPages> {
             _ => error,
         });
     }
-    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?.unwrap_or(4096) as u64;
-    let pages = file.metadata()?.len().div_ceil(page);
     Ok(CachedPages { cached: stat.cached, dirty: stat.dirty, pages })
 }
 
