@@ -110,6 +110,12 @@ impl fmt::Display for AttachError {
             | AttachError::OtherVersion { why }
             | AttachError::Occupied { why } => f.write_str(why),
             AttachError::JobFailed(error) => error.fmt(f),
+            AttachError::UnknownBuffer { name, known } if known.is_empty() => {
+                write!(
+                    f,
+                    "no buffer is named \"{name}\"; the job has no buffers: add --size 2G to `hostbuf run`"
+                )
+            }
             AttachError::UnknownBuffer { name, known } => {
                 write!(f, "no buffer is named \"{name}\"; the buffers are {}", known.join(", "))
             }

@@ -15,6 +15,7 @@ use crate::error::{AttachError, Error, Result};
 use crate::segment::handle::HostBuffer;
 use crate::segment::identity::BufferIdentity;
 use crate::segment::mapped_segment::MappedSegment;
+use crate::segment::options::DEFAULT_NAME;
 use hostbuf_os::file_mapping::is_file_mapped_at;
 use hostbuf_os::process_lock::ProcessLock;
 use hostbuf_os::session::Session;
@@ -46,10 +47,15 @@ impl HostBuffer {
     /// it, at the agreed address.
     ///
     /// # Errors
-    /// [`Error::Attach`] if there is no launcher, if its agent has ended, or if the range is
-    /// occupied in a static program; [`Error::Corrupt`].
+    /// [`Error::Attach`] if there is no launcher, if its agent has ended, if the job has no
+    /// buffers, or if the range is occupied in a static program; [`Error::Corrupt`].
     pub fn attach() -> Result<HostBuffer> {
-        Ok(HostBuffer { segment: attached()?, index: 0 })
+        let segment = attached()?;
+        if segment.identity.buffers.is_empty() {
+            let name = DEFAULT_NAME.to_owned();
+            return Err(AttachError::UnknownBuffer { name, known: Vec::new() }.into());
+        }
+        Ok(HostBuffer { segment, index: 0 })
     }
 
     /// Returns all buffers, in the order of the command line.

@@ -67,6 +67,9 @@ fn file_names(job: u128, buffers: &[BufferOptions]) -> Vec<String> {
 pub const IDENTITY_NAME: &str = "/identity";
 /// The end of the control page's file name, behind the number of the job.
 pub const CONTROL_NAME: &str = "/control";
+/// The beginning of the end of a loaded file's name, behind the number of the job. The name of the
+/// file follows.
+pub const FILES_NAME: &str = "/files/";
 
 impl Segments {
     /// Checks that there is enough memory for all `buffers`, and creates their memory files, which

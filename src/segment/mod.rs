@@ -28,7 +28,9 @@ mod sections;
 
 pub use control::Control;
 pub use control_layout::ControlLayout;
-pub use files::{CONTROL_NAME, ControlPage, IDENTITY_NAME, PublishedSegments, Segments};
+pub use files::{
+    CONTROL_NAME, ControlPage, FILES_NAME, IDENTITY_NAME, PublishedSegments, Segments, file_name,
+};
 pub use identity::{BufferIdentity, Identity};
 pub use layout::Layout;
 pub use ledger::{Ledger, Registered};

@@ -51,6 +51,10 @@ pub const ENV_OBJECT: &str = "HOSTBUF_OBJECT";
 /// The environment variable that makes a missing buffer an error for later programs (`--require`).
 pub const ENV_REQUIRE: &str = "HOSTBUF_REQUIRE";
 
+/// The environment variable with the path of the folder that has the loaded files of a job
+/// (`--as-files`) on the host of the rank.
+pub const ENV_FILES: &str = "HOSTBUF_FILES";
+
 /// The environment variable with the rank on this host, for [`Role::Member`](crate::message::Role).
 pub const ENV_LOCAL_RANK: &str = "HOSTBUF_LOCAL_RANK";
 /// The environment variable with the number of ranks of this host.
