@@ -13,12 +13,12 @@ use hostbuf::agree::{Electorate, RangeRequest, elect};
 use hostbuf::job::{Collective, Reduce};
 use hostbuf::segment::{ControlPage, Identity, Layout, PublishedSegments, Segments};
 use hostbuf::{Error, ErrorClass, FillState, JobError, Phase, Result};
-use hostbuf_memory::populate::Workers;
-use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
 use hostbuf_protocol::candidates::Ballot;
 
+use super::files::FolderSlot;
 use super::group::Open;
+use super::job_memory::JobMemory;
 use super::orders::{Answer, Event, Order, Question, ServerHandle, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
@@ -33,7 +33,8 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// The interval between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Starts the coordinator in a thread of its own. `ending` is set when the engine begins to end.
+/// Starts the coordinator in a thread of its own. `ending` is set when the engine begins to end,
+/// and `folder` gets the loaded files.
 ///
 /// # Errors
 /// The reason why the thread cannot be started.
@@ -42,14 +43,15 @@ pub(super) fn start(
     open: Open,
     server: ServerHandle,
     ending: Arc<OnceLock<Instant>>,
+    folder: Arc<FolderSlot>,
 ) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().spawn(move || run(&spec, open, &server, &ending))
+    std::thread::Builder::new().spawn(move || run(&spec, open, &server, &ending, &folder))
 }
 
 /// Runs [`coordinate`], and fails the job if that panics: the ranks would wait for ever for a
 /// coordinator that has ended.
-fn run(spec: &Spec, open: Open, server: &ServerHandle, ending: &OnceLock<Instant>) {
-    if catch_unwind(AssertUnwindSafe(|| coordinate(spec, open, server, ending))).is_err() {
+fn run(spec: &Spec, open: Open, server: &ServerHandle, ending: &OnceLock<Instant>, folder: &FolderSlot) {
+    if catch_unwind(AssertUnwindSafe(|| coordinate(spec, open, server, ending, folder))).is_err() {
         let message = format!("the agent on {} panicked; its message is above", process::host_name());
         let error = JobError::new(ErrorClass::Defect, message).with_host(process::host_name());
         Report::Failed(error.clone()).print();
@@ -59,20 +61,24 @@ fn run(spec: &Spec, open: Open, server: &ServerHandle, ending: &OnceLock<Instant
 
 /// Goes through all phases; afterwards only the server works. The engine has ended when this
 /// function returns, and begins to end when `ending` is set.
-fn coordinate(spec: &Spec, open: Open, server: &ServerHandle, ending: &OnceLock<Instant>) {
+fn coordinate(
+    spec: &Spec,
+    open: Open,
+    server: &ServerHandle,
+    ending: &OnceLock<Instant>,
+    folder: &FolderSlot,
+) {
     let begun = Instant::now();
     let mut phases = [0; Phase::COUNT];
     // This host is checked before the engine starts, so that all hosts report their errors
     // together.
-    let created =
-        find_program(spec).and_then(|()| Segments::create(spec.job, &spec.buffers).map_err(JobError::from));
+    let created = find_program(spec).and_then(|()| JobMemory::create(spec, folder));
     phases[Phase::Create as usize] = micros(begun);
     let has_room = created.is_ok();
     let (segments, opened) = std::thread::scope(|scope| {
         // Allocation overlaps with the start of the engine and of the ranks.
-        let populating = std::thread::Builder::new().spawn_scoped(scope, || {
-            created.and_then(|segments| populate(segments, spec).map_err(JobError::from))
-        });
+        let populating = std::thread::Builder::new()
+            .spawn_scoped(scope, || created.and_then(|memory| memory.fill(spec, folder)));
         let starting = Instant::now();
         let opened = open();
         phases[Phase::Engine as usize] = micros(starting);
@@ -104,6 +110,7 @@ fn coordinate(spec: &Spec, open: Open, server: &ServerHandle, ending: &OnceLock<
         Ok(agreed) => {
             if group.rank() == 0 && spec.reports {
                 let Agreed { address, rounds, present: Present { all, without, attaching, .. } } = agreed;
+                let address = if spec.buffers.is_empty() { 0 } else { address };
                 let microseconds = micros(begun);
                 Report::Agreed { address, rounds, microseconds, ranks: all, without, attaching }.print();
             }
@@ -131,20 +138,6 @@ fn find_program(spec: &Spec) -> std::result::Result<(), JobError> {
 /// Returns the number of microseconds since an instant.
 fn micros(since: Instant) -> u64 {
     since.elapsed().as_micros() as u64
-}
-
-/// Allocates the pages. Returns the time that this took in microseconds.
-fn populate(mut segments: Segments, spec: &Spec) -> Result<(Segments, u64)> {
-    let begun = Instant::now();
-    let mut reported_at = begun;
-    let total = segments.eager();
-    segments.populate(Workers::Children(Cores::own()), &mut |done| {
-        if spec.reports && reported_at.elapsed() >= REPORT_INTERVAL {
-            reported_at = Instant::now();
-            Report::Progress { host: process::host_name(), done, total }.print();
-        }
-    })?;
-    Ok((segments, micros(begun)))
 }
 
 /// The outcome of all phases.

@@ -9,9 +9,11 @@ pub mod buffer_request;
 #[macro_use]
 mod complain;
 mod coordinator;
+pub mod files;
 pub mod first_failure;
 pub mod group;
 mod inherited;
+mod job_memory;
 pub mod log;
 pub mod lookup;
 mod orders;
@@ -31,6 +33,7 @@ use hostbuf_os::process;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
+use files::FolderSlot;
 use group::Open;
 use report::{Report, end, exit_code};
 use server::Server;
@@ -72,7 +75,8 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
     };
     let ending = Arc::new(OnceLock::new());
     let has_launcher = spec.reports;
-    let coordinator = match coordinator::start(spec, open, handle, ending.clone()) {
+    let folder = Arc::new(FolderSlot::default());
+    let coordinator = match coordinator::start(spec, open, handle, ending.clone(), folder.clone()) {
         Ok(coordinator) => coordinator,
         Err(error) if has_launcher => return failed(unstarted_thread(error)),
         Err(error) => {
@@ -90,6 +94,7 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
         Some(begun) if !served.was_cancelled => begun.elapsed() < Duration::from_secs(10),
         _ => served_at.elapsed() < Duration::from_secs(2),
     };
+    folder.close();
     // From here on the signals have their default effect.
     let _ = SigSet::all().thread_unblock();
     while !coordinator.is_finished() && may_wait(ending.get()) && !has_ended(served.watched_process.as_ref())

@@ -40,6 +40,22 @@ pub enum Report {
         /// True in the last report of the buffer.
         ended: bool,
     },
+    /// An agent reads the files of `--load`.
+    Loading {
+        /// The agent's host.
+        host: String,
+        /// The number of bytes read so far.
+        done: u64,
+        /// The number of bytes to read.
+        total: u64,
+    },
+    /// A host has the files of `--load`.
+    Loaded {
+        /// The agent's host.
+        host: String,
+        /// A line for the user about the files, and about the pages of their memory.
+        message: String,
+    },
     /// Some ranks of a host run without the buffer.
     Uncovered {
         /// A line for the user that names the ranks and the reason.
@@ -47,7 +63,7 @@ pub enum Report {
     },
     /// All ranks of all hosts may run.
     Agreed {
-        /// The agreed address.
+        /// The agreed address, 0 for a job without buffers.
         address: u64,
         /// The number of ballots and searches.
         rounds: u32,
@@ -103,6 +119,12 @@ impl Report {
             Report::Filling { host, buffer, done, ended } => {
                 json!({"hostbuf": "filling", "host": host, "buffer": buffer, "done": done, "ended": ended})
             }
+            Report::Loading { host, done, total } => {
+                json!({"hostbuf": "loading", "host": host, "done": done, "total": total})
+            }
+            Report::Loaded { host, message } => {
+                json!({"hostbuf": "loaded", "host": host, "message": message})
+            }
             Report::Uncovered { message } => json!({"hostbuf": "uncovered", "message": message}),
             Report::Agreed { address, rounds, microseconds, ranks, without, attaching } => json!({
                 "hostbuf": "agreed",
@@ -145,6 +167,10 @@ impl Report {
                 done: number("done")?,
                 ended: value.get("ended")?.as_bool()?,
             },
+            "loading" => {
+                Report::Loading { host: text("host")?, done: number("done")?, total: number("total")? }
+            }
+            "loaded" => Report::Loaded { host: text("host")?, message: text("message")? },
             "uncovered" => Report::Uncovered { message: text("message")? },
             "agreed" => Report::Agreed {
                 address: number("address")?,

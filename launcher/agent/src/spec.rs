@@ -1,9 +1,12 @@
 //! The command line of an agent.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use hostbuf::segment::{SectionArgument, add_sections, check_all};
 use hostbuf::{BufferOptions, Error, Result};
+
+use super::files::{path_of_word, word_of_path};
 
 /// The task of an agent: its job, its buffers, and its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +27,10 @@ pub struct Spec {
     /// True if the agent ends the processes that have the job's buffers when the watched process
     /// ends.
     pub ends_processes: bool,
+    /// The absolute paths of the files that each host loads.
+    pub load: Vec<PathBuf>,
+    /// The folder in which programs find the loaded files, as the command line gives it.
+    pub as_files: Option<PathBuf>,
     /// The program of every rank, if each host with an agent has ranks. The agents then look for it
     /// before the ranks start.
     pub program: Option<String>,
@@ -61,6 +68,8 @@ impl Spec {
             watched_process: None,
             reports: false,
             ends_processes: false,
+            load: Vec::new(),
+            as_files: None,
             program: None,
             timeout: None,
         }
@@ -80,6 +89,8 @@ impl Spec {
         list.extend(self.watched_process.map(|l| format!("--watched-process={}:{}", l.pid, l.start)));
         list.extend(self.reports.then(|| "--reports".to_owned()));
         list.extend(self.ends_processes.then(|| "--ends-processes".to_owned()));
+        list.extend(self.load.iter().map(|path| format!("--load={}", word_of_path(path))));
+        list.extend(self.as_files.iter().map(|path| format!("--as-files={}", word_of_path(path))));
         list.extend(self.program.as_ref().map(|name| format!("--program={name}")));
         list.extend(self.timeout.map(|limit| format!("--timeout={}", limit.as_secs())));
         list
@@ -108,6 +119,10 @@ impl Spec {
                 }
                 "--reports" => spec.reports = true,
                 "--ends-processes" => spec.ends_processes = true,
+                "--load" => spec.load.push(path_of_word(value).ok_or_else(|| wrong(&argument))?),
+                "--as-files" => {
+                    spec.as_files = Some(path_of_word(value).ok_or_else(|| wrong(&argument))?);
+                }
                 "--program" => spec.program = Some(value.into()),
                 "--timeout" => {
                     let seconds = value.parse().map_err(|_| wrong(&argument))?;
@@ -116,7 +131,10 @@ impl Spec {
                 _ => return Err(wrong(&argument)),
             }
         }
-        check_all(&spec.buffers)?;
+        // A job that loads files needs no buffer.
+        if !spec.buffers.is_empty() || spec.as_files.is_none() {
+            check_all(&spec.buffers)?;
+        }
         if spec.socket.is_empty() || !hostbuf_os::socket::is_name(&spec.socket) {
             return Err(Error::Invalid {
                 what: format!("invalid socket \"{}\": expected a name", spec.socket),
@@ -148,11 +166,17 @@ mod tests {
             watched_process: Some(WatchedProcess { pid: 12, start: 99 }),
             reports: true,
             ends_processes: true,
+            load: vec!["/db/a b.k2d".into(), "/db/c".into()],
+            as_files: Some("/tmp/%h/db".into()),
             program: Some("./app".into()),
             timeout: Some(Duration::from_secs(300)),
         };
         assert_eq!(Spec::parse(spec.arguments().into_iter()).unwrap(), spec);
         assert!(Spec::parse(["--what".to_owned()].into_iter()).is_err());
         assert!(Spec::parse(std::iter::empty()).is_err());
+        let files_only = Spec { buffers: Vec::new(), ..spec };
+        assert_eq!(Spec::parse(files_only.arguments().into_iter()).unwrap(), files_only);
+        let nothing = Spec { as_files: None, ..files_only };
+        assert!(Spec::parse(nothing.arguments().into_iter()).is_err());
     }
 }

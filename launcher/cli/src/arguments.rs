@@ -75,6 +75,19 @@ pub(crate) struct BufferArguments {
 }
 
 impl BufferArguments {
+    /// Returns whether no buffer is requested, nor anything about one.
+    pub(crate) fn are_none(&self) -> bool {
+        let BufferArguments { size, pages, lazy, dump, placement, buffer, require } = self;
+        let PlacementArguments { numa, section } = placement;
+        let flags = *lazy || *dump || *require;
+        !flags
+            && size.is_none()
+            && pages.is_none()
+            && numa.is_none()
+            && section.is_empty()
+            && buffer.is_empty()
+    }
+
     /// Returns the requested buffers.
     ///
     /// # Errors
@@ -187,10 +200,13 @@ impl RegisterArguments {
     /// Checks that the buffers can be registered.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a buffer is lazy.
+    /// [`Error::Invalid`] if a buffer is lazy, or if there is none.
     pub(crate) fn check(&self, buffers: &[BufferOptions]) -> Result<()> {
         let lazy = buffers.iter().find(|b| b.lazy);
         match (&self.register, lazy) {
+            (Some(devices), None) if buffers.is_empty() => Err(Error::Invalid {
+                what: format!("--register {devices}: no buffer is requested: add --size 2G"),
+            }),
             (Some(devices), Some(buffer)) => Err(Error::Invalid {
                 what: format!(
                     "--register {devices}: buffer \"{}\" is lazy, and registering allocates all its pages: leave out --lazy or --register",

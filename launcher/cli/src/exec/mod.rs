@@ -16,19 +16,21 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use hostbuf::{AttachError, Error, ErrorClass, JobError};
 use hostbuf_agent::buffer_request;
+use hostbuf_agent::files;
 use hostbuf_agent::report::{self, exit_code};
 use hostbuf_os::session::{Session, SessionError};
 use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::environment::{
-    CONNECTION_SILENT, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK, ENV_OBJECT,
-    ENV_REGISTER, ENV_REPORT, ENV_REQUIRE,
+    CONNECTION_SILENT, ENV_CONNECTION, ENV_FILES, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK,
+    ENV_OBJECT, ENV_REGISTER, ENV_REPORT, ENV_REQUIRE,
 };
 use hostbuf_protocol::limits::REPORT_MAX;
-use hostbuf_protocol::message::{Hello, Message, Role};
+use hostbuf_protocol::message::{Coverage, Hello, Message, Role};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
@@ -70,6 +72,9 @@ pub(crate) struct ExecArguments {
     /// Leave it to `hostbuf run` to report the end of the agent, which is its child
     #[arg(long, hide = true, requires = "socket")]
     agent_watched: bool,
+    /// The folder of the files that `hostbuf run` loads, as its agents get it
+    #[arg(long, hide = true, requires = "socket")]
+    files_folder: Option<String>,
     /// Run this program with these arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
@@ -83,6 +88,15 @@ impl ExecArguments {
             return Ok(self.names.clone());
         }
         Ok(self.buffers.options()?.into_iter().map(|buffer| buffer.name).collect())
+    }
+
+    /// Returns the folder of the loaded files on this host.
+    fn files_folder(&self) -> Result<Option<PathBuf>, Error> {
+        let Some(word) = &self.files_folder else { return Ok(None) };
+        let folder = files::path_of_word(word).ok_or_else(|| Error::Invalid {
+            what: format!("invalid --files-folder {word}: expected a path"),
+        })?;
+        files::on_this_host(&folder).map(Some)
     }
 
     /// Returns whether another process reports the end of this host's agent. A launcher that is the
@@ -274,6 +288,7 @@ fn become_program(
         .env(ENV_LOCAL_RANK, place.local_rank.to_string())
         .env(ENV_LOCAL_SIZE, place.local_size.to_string());
     surroundings.set(&mut command);
+    command.env_remove(ENV_FILES).envs(arguments.files_folder()?.map(|folder| (ENV_FILES, folder)));
     // The preloaded object writes in place, so the entries are made with enough room. An enclosing
     // job may have set its own.
     for (name, _) in
@@ -281,7 +296,13 @@ fn become_program(
     {
         command.env_remove(name);
     }
-    command.envs(padding::variables(arguments.names()?.iter().map(String::as_str)));
+    let names = arguments.names()?;
+    if names.is_empty() {
+        // The program needs nothing but the files.
+        command.env_remove(ENV_REQUIRE);
+        return become_voter(command, &program, Coverage::Preloaded, "", channel);
+    }
+    command.envs(padding::variables(names.iter().map(String::as_str)));
     command.env(ENV_REPORT, format!("{:-<REPORT_MAX$}", ""));
     command.env_remove(ENV_REQUIRE).envs(arguments.buffers.require.then_some((ENV_REQUIRE, "1")));
     command.env_remove(ENV_NETWORK).envs(network().map(|inode| (ENV_NETWORK, inode.to_string())));
@@ -317,14 +338,8 @@ fn become_program(
         command.env("ASAN_OPTIONS", theirs + "verify_asan_link_order=0");
     }
     if let Some(why) = &program.not_preloadable {
-        tracing::info!(why, "voting in the program's place");
-        let report = proxy::vote_for(&program, why, &channel)?;
-        drop(channel);
-        command.env(ENV_REPORT, report);
-        command.env(ENV_CONNECTION, "-");
-        let error = command.exec();
-        let message = format!("starting {}: {error}", program.path.display());
-        return Err(JobError::new(ErrorClass::NotExecutable, message));
+        let coverage = if program.can_attach { Coverage::Attaches } else { Coverage::None };
+        return become_voter(command, &program, coverage, why, channel);
     }
     // Scripts and shells use lower numbers themselves.
     let high = fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(500))
@@ -347,6 +362,24 @@ fn become_program(
     let error = JobError::new(ErrorClass::NotExecutable, format!("{doing}: {source}"));
     give_up(&channel, &error);
     Err(error)
+}
+
+/// Votes in the place of `program`, and then replaces this process by it.
+fn become_voter(
+    mut command: Command,
+    program: &Program,
+    coverage: Coverage,
+    why: &str,
+    channel: FrameSocket,
+) -> Result<Never, JobError> {
+    tracing::info!(why, "voting in the program's place");
+    let report = proxy::vote_for(program, coverage, why, &channel)?;
+    drop(channel);
+    command.env(ENV_REPORT, report);
+    command.env(ENV_CONNECTION, "-");
+    let error = command.exec();
+    let message = format!("starting {}: {error}", program.path.display());
+    Err(JobError::new(ErrorClass::NotExecutable, message))
 }
 
 #[allow(unsafe_code, reason = "borrows a descriptor by its number")]

@@ -1,4 +1,4 @@
-//! Voting in the place of a program into which nothing can be preloaded.
+//! Voting in the place of a program into which nothing is preloaded.
 
 use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::{FrameSocket, Packet, Received};
@@ -8,14 +8,19 @@ use hostbuf_protocol::message::{AddressWindow, Coverage, Message, RefusedCandida
 
 use crate::program::Program;
 
-/// Votes for a program that cannot vote by itself, for the reason `why`, with the segments that it
-/// will map at fixed addresses and the addresses that are free in this process. Returns the value
+/// Votes for a program that does not vote by itself, with the segments that it will map at fixed
+/// addresses and the addresses that are free in this process. `coverage` is the way in which it
+/// gets the buffers, and `why` the reason if it does not get them before `main`. Returns the value
 /// of [`ENV_REPORT`](hostbuf_protocol::environment::ENV_REPORT) when all ranks may run.
-pub(super) fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> Result<String, JobError> {
+pub(super) fn vote_for(
+    program: &Program,
+    coverage: Coverage,
+    why: &str,
+    channel: &FrameSocket,
+) -> Result<String, JobError> {
     let gone =
         || JobError::new(ErrorClass::Attach, "the agent of this host ended before the buffer was agreed on");
     let send = |message: &Message<'_>| channel.send(message, &[]).map_err(|_| gone());
-    let coverage = if program.can_attach { Coverage::Attaches } else { Coverage::None };
     send(&Message::Ready { address_window: AddressWindow::Anywhere, coverage, reason: why.as_bytes() })?;
     let mut report = String::new();
     let mut holds = Holds::new(AddressWindow::Anywhere);

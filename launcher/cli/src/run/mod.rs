@@ -4,6 +4,7 @@
 mod contexts;
 mod death;
 mod descendants;
+mod file_arguments;
 mod lines;
 mod plan;
 mod progress;
@@ -27,6 +28,8 @@ use crate::engines::Engine;
 use crate::hosts::Host;
 use crate::program::Program;
 use crate::{agent_program, engines, hosts, register_file};
+use file_arguments::FileArguments;
+use hostbuf_agent::files::word_of_path;
 use hostbuf_agent::report::end;
 use hostbuf_agent::spec::Spec;
 use plan::{EngineOptions, RequestedSize};
@@ -55,6 +58,8 @@ pub(crate) struct RunArguments {
     hostfile: Option<PathBuf>,
     #[command(flatten)]
     buffers: BufferArguments,
+    #[command(flatten)]
+    files: FileArguments,
     #[command(flatten)]
     register: RegisterArguments,
     #[command(flatten)]
@@ -95,7 +100,11 @@ pub(crate) fn run(arguments: RunArguments) -> ExitCode {
 
 /// Starts the job and returns its exit status.
 fn start(arguments: RunArguments) -> Result<u8, JobError> {
-    let buffers = arguments.buffers.options()?;
+    arguments.files.check()?;
+    let buffers = match arguments.files.is_requested() && arguments.buffers.are_none() {
+        true => Vec::new(),
+        false => arguments.buffers.options()?,
+    };
     arguments.register.check(&buffers)?;
     if let Some(devices) = &arguments.register.register {
         register_file::check(devices)?;
@@ -134,16 +143,22 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     spec.ends_processes = engine.spawns_ranks();
     spec.program = options.common_program(&contexts);
     spec.timeout = timeout;
+    arguments.files.set(&mut spec)?;
     let mut for_exec = arguments.register.words();
     for_exec.extend(arguments.buffers.require.then(|| "--require".to_owned()));
     for_exec.extend(arguments.bind.words());
+    for_exec.extend(spec.as_files.iter().map(|folder| format!("--files-folder={}", word_of_path(folder))));
     for_exec.extend(arguments.quiet.then(|| "--quiet".to_owned()));
     // The agent is a child of this process, which therefore learns of its end.
     for_exec.extend(engine.spawns_ranks().then(|| "--agent-watched".to_owned()));
     let plan = plan::plan(&command, &agent, &hosts, &contexts, &options, &spec, &for_exec)?;
     let size = RequestedSize::new(&contexts, &hosts);
     let verbosity = supervise::Verbosity { quiet: arguments.quiet, verbose: arguments.verbose };
-    supervise::supervise(&command, plan, size, verbosity)
+    let status = supervise::supervise(&command, plan, size, verbosity);
+    if let Some(folder) = &spec.as_files {
+        file_arguments::remove_folder(folder, job);
+    }
+    status
 }
 
 /// Checks that the engine can start ranks on `hosts`.

@@ -105,10 +105,12 @@ pub(super) fn plan(
     let agent_hosts: Vec<Host> = agent_hosts.into_iter().map(|host| Host { slots: 1, ..host }).collect();
     let names: Vec<&str> = spec.buffers.iter().map(|buffer| buffer.name.as_str()).collect();
     let names = names.join(",");
-    let head = ["exec", "--socket", &spec.socket, "--names", &names].map(OsString::from);
+    let head = ["exec", "--socket", &spec.socket].map(OsString::from);
+    let names = ["--names", &names].map(OsString::from).into_iter().filter(|_| !spec.buffers.is_empty());
     let prefix: Vec<OsString> = [exec.clone().into_os_string()]
         .into_iter()
         .chain(head)
+        .chain(names)
         .chain(exec_options.iter().map(OsString::from))
         .chain(["--".into()])
         .collect();
@@ -144,6 +146,9 @@ fn inherited(options: &[OsString], spec: &Spec, exec: &Path) -> Option<Vec<(Stri
     }
     let mut variables =
         vec![(ENV_JOB.to_owned(), spec.socket.clone()), (ENV_PREFIX.to_owned(), exec.display().to_string())];
+    if spec.buffers.is_empty() {
+        return Some(variables);
+    }
     let paddings = padding::variables(spec.buffers.iter().map(|buffer| buffer.name.as_str()));
     variables.extend(paddings.into_iter().map(|(name, padding)| (name, padding.to_owned())));
     if let Some(object) = preload_file::installed() {

@@ -16,6 +16,7 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 /// The progress of all hosts as one.
 pub(super) struct Progress {
     allocation: WorkProgress,
+    loading: WorkProgress,
     /// The work on each buffer, by name.
     filling: BTreeMap<String, WorkProgress>,
     quiet: bool,
@@ -35,6 +36,7 @@ impl Progress {
     pub(super) fn new(quiet: bool) -> Progress {
         Progress {
             allocation: WorkProgress::new("allocating memory".into()),
+            loading: WorkProgress::new("loading files".into()),
             filling: BTreeMap::new(),
             quiet,
         }
@@ -44,6 +46,13 @@ impl Progress {
     pub(super) fn allocation(&mut self, host: String, done: u64, total: u64) {
         if !self.quiet {
             self.allocation.report(host, done, Some(total));
+        }
+    }
+
+    /// Updates the number of bytes that a host has read of its files.
+    pub(super) fn loading(&mut self, host: String, done: u64, total: u64) {
+        if !self.quiet {
+            self.loading.report(host, done, Some(total));
         }
     }
 
@@ -69,9 +78,15 @@ impl Progress {
         self.allocation.end();
     }
 
+    /// Ends the progress of all that precedes the start of the ranks.
+    pub(super) fn start_ended(&mut self) {
+        self.allocation.end();
+        self.loading.end();
+    }
+
     /// Ends all progress.
     pub(super) fn end(&mut self) {
-        self.allocation.end();
+        self.start_ended();
         self.filling.values_mut().for_each(WorkProgress::end);
     }
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use hostbuf::segment::FILES_NAME;
 use hostbuf_os::process;
 
 /// The name of a memory file: its job and its role in the job.
@@ -19,14 +20,15 @@ pub(crate) struct FileName {
 }
 
 impl FileName {
-    /// Reads `/memfd:hostbuf:JOB:WHAT (deleted)`.
+    /// Reads `/memfd:hostbuf:JOB:WHAT (deleted)`. Returns `None` for a file that the job has
+    /// loaded, which is no buffer, and for any other file.
     pub fn parse(path: &str) -> Option<FileName> {
         let rest = path.strip_prefix("/memfd:hostbuf:")?;
         let (job, what) = rest.split_once(':')?;
         if job.len() != 32 || !job.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
             return None;
         }
-        let job = u128::from_str_radix(job, 16).ok()?;
+        let job = u128::from_str_radix(job, 16).ok().filter(|_| !what.starts_with(FILES_NAME))?;
         Some(FileName { job, what: printable(what.strip_suffix(" (deleted)").unwrap_or(what)) })
     }
 }
@@ -290,6 +292,7 @@ mod tests {
             "/memfd:hostbuf:12:index (deleted)".to_owned(),
             format!("/memfd:hostbuf:{}:index (deleted)", JOB.to_uppercase()),
             format!("/tmp/memfd:hostbuf:{JOB}:index"),
+            format!("/memfd:hostbuf:{JOB}:/files/index (deleted)"),
             String::new(),
         ] {
             assert_eq!(FileName::parse(&other), None, "{other}");

@@ -108,19 +108,28 @@ impl Launcher<'_> {
                 self.expected = Some(agents);
             }
             Some(Report::Progress { host, done, total }) => self.progress.allocation(host, done, total),
+            Some(Report::Loading { host, done, total }) => {
+                self.progress.allocation_ended();
+                self.progress.loading(host, done, total);
+            }
+            Some(Report::Loaded { host, message }) => {
+                if self.verbosity.verbose {
+                    hostbuf_agent::complain!("hostbuf: loaded on {host}: {message}");
+                }
+            }
             Some(Report::Filling { host, buffer, done, ended }) => {
                 self.progress.filling(&buffer, host, done, ended);
             }
             Some(Report::Uncovered { message }) => {
-                self.progress.allocation_ended();
+                self.progress.start_ended();
                 if !self.verbosity.quiet {
                     hostbuf_agent::complain!("hostbuf run: {message}");
                 }
             }
             Some(Report::Agreed { address, rounds, microseconds, ranks, without, attaching }) => {
                 self.agreed = true;
-                self.progress.allocation_ended();
-                if self.verbosity.verbose {
+                self.progress.start_ended();
+                if self.verbosity.verbose && address > 0 {
                     let who = covered(ranks, without, attaching);
                     hostbuf_agent::complain!(
                         "hostbuf: agreed on {address:#x} ({rounds} {}, {microseconds} µs since the agents started): {who}",

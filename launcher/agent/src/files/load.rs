@@ -1,0 +1,194 @@
+//! Loads the files of a job on one host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hostbuf::{BufferOptions, ErrorClass, JobError};
+use hostbuf_memory::populate::Workers;
+use hostbuf_memory::{Demand, Pages, resolve_all, space};
+use hostbuf_staging::File;
+
+use super::cached_windows::CachedWindows;
+use super::files_folder::{FolderSlot, OWNER_NAME, on_this_host};
+use super::input_file::{InputFile, failure, refusal};
+use super::loaded_file::LoadedFile;
+use super::mapped_page::mapped_page;
+use super::read::{ReadFailure, WINDOW, read_into};
+
+/// The result of a step, or the error of the job.
+type Result<T> = std::result::Result<T, JobError>;
+
+/// The files of a job on this host, until they are links in their folder.
+#[derive(Debug)]
+pub(crate) struct HostFiles {
+    job: u128,
+    folder: PathBuf,
+    inputs: Vec<InputFile>,
+    files: Vec<LoadedFile>,
+    outcome: LoadOutcome,
+}
+
+/// The result of loading the files of a job on this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LoadOutcome {
+    /// The number of files.
+    pub(crate) files: u64,
+    /// The number of bytes of all files.
+    pub(crate) bytes: u64,
+    /// The number of bytes on huge pages.
+    pub(crate) huge: u64,
+    /// The time in which the files were read.
+    pub(crate) reading: Duration,
+    /// The ways in which they were read, each with the number of files.
+    pub(crate) backends: BTreeMap<String, u64>,
+    /// The size of the pages of a program's own mapping of the largest file, in bytes. It is
+    /// unknown if all files are empty.
+    pub(crate) mapped_page: Option<u64>,
+}
+
+impl HostFiles {
+    /// Finds the files at `paths`, checks that this host has the memory for them and for `buffers`,
+    /// and makes this process the owner of `folder`, a folder of a command line.
+    ///
+    /// # Errors
+    /// One line for the first file or the folder that cannot be used, or about the memory. No byte
+    /// has been read.
+    pub(crate) fn find(
+        job: u128,
+        paths: &[PathBuf],
+        folder: &Path,
+        buffers: &[BufferOptions],
+        slot: &FolderSlot,
+    ) -> Result<HostFiles> {
+        let folder = on_this_host(folder)?;
+        let inputs = paths.iter().map(|path| InputFile::find(path)).collect::<Result<Vec<_>>>()?;
+        check_names(&inputs)?;
+        // Files have small pages in their last extent, so they need no more than that.
+        let demand = |input: &InputFile| Demand::new(input.bytes(), Pages::Small);
+        let own = inputs.iter().filter(|input| input.bytes() > 0).map(demand);
+        let demands: Vec<Demand> = buffers.iter().map(BufferOptions::demand).chain(own).collect();
+        space::check(&demands, &resolve_all(&demands, None)).map_err(hostbuf::Error::from)?;
+        slot.claim(&folder, job)?;
+        let outcome = LoadOutcome {
+            files: inputs.len() as u64,
+            bytes: inputs.iter().map(InputFile::bytes).sum(),
+            ..LoadOutcome::default()
+        };
+        Ok(HostFiles { job, folder, inputs, files: Vec::new(), outcome })
+    }
+
+    /// Returns the number of bytes of all files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.outcome.bytes
+    }
+
+    /// Makes the memory files and allocates their pages. `progress` is called with the number of
+    /// bytes allocated so far.
+    ///
+    /// # Errors
+    /// As [`LoadedFile::create`] and [`LoadedFile::populate`].
+    pub(crate) fn populate(&mut self, workers: Workers, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let mut before = 0;
+        for input in &self.inputs {
+            let file = LoadedFile::create(self.job, input.name(), input.bytes())?;
+            self.outcome.huge += file.populate(workers, &mut |done| progress(before + done))?;
+            before += input.bytes();
+            self.files.push(file);
+        }
+        Ok(())
+    }
+
+    /// Reads all files, seals their memory files, and makes the links. `progress` is called with
+    /// the number of bytes read so far.
+    ///
+    /// # Errors
+    /// One line for the first file that cannot be read, or has changed.
+    pub(crate) fn load(mut self, slot: &FolderSlot, progress: &mut dyn FnMut(u64)) -> Result<LoadOutcome> {
+        let begun = Instant::now();
+        let mut before = 0;
+        let mut sealed = Vec::with_capacity(self.files.len());
+        for (input, file) in self.inputs.iter().zip(std::mem::take(&mut self.files)) {
+            let backend = read(input, &file, &mut |done| progress(before + done))?;
+            *self.outcome.backends.entry(backend).or_default() += 1;
+            before += input.bytes();
+            sealed.push((input.name().to_owned(), file.seal()?));
+        }
+        self.outcome.reading = begun.elapsed();
+        self.publish(slot, sealed)?;
+        Ok(self.outcome)
+    }
+
+    /// Makes the links, and measures the page of a mapping of the largest file.
+    fn publish(&mut self, slot: &FolderSlot, files: Vec<(OsString, OwnedFd)>) -> Result<()> {
+        check_dumpable()?;
+        slot.publish(files)?;
+        let largest = self.inputs.iter().max_by_key(|input| input.bytes()).filter(|input| input.bytes() > 0);
+        if let Some(input) = largest {
+            let link = self.folder.join(input.name());
+            let page = mapped_page(&link, input.bytes()).map_err(|error| failure(&link, &error))?;
+            self.outcome.mapped_page = Some(page);
+        }
+        Ok(())
+    }
+}
+
+/// Checks that each file has a name of its own.
+fn check_names(inputs: &[InputFile]) -> Result<()> {
+    let mut names = BTreeSet::new();
+    for input in inputs {
+        if input.name() == OWNER_NAME {
+            let why = format!(
+                "the folder of --as-files has a link of hostbuf with the name {OWNER_NAME}: rename the file"
+            );
+            return Err(refusal(ErrorClass::Invalid, input.path(), &why));
+        }
+        if !names.insert(input.name()) {
+            let why = "another file of --load has its name, and the folder of --as-files has one file of each name: rename one";
+            return Err(refusal(ErrorClass::Invalid, input.path(), why));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that other processes of this user may open the descriptors of this process.
+fn check_dumpable() -> Result<()> {
+    if nix::sys::prctl::get_dumpable().unwrap_or(true) {
+        return Ok(());
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let message = format!(
+        "the ranks cannot open the descriptors of the agent on {}, since its program cannot be read: run chmod a+r on {}",
+        hostbuf_os::process::host_name(),
+        program.display()
+    );
+    Err(JobError::new(ErrorClass::Unsupported, message))
+}
+
+/// Reads a file into its memory file. Returns the name of the way in which it was read.
+fn read(input: &InputFile, file: &LoadedFile, progress: &mut dyn FnMut(u64)) -> Result<String> {
+    let source = File::open(input.path()).map_err(|error| {
+        // The error begins with the path.
+        let text = error.to_string();
+        let path = format!("{}: ", input.path().display());
+        match text.strip_prefix(&path) {
+            Some(rest) => refusal(ErrorClass::Os, input.path(), rest),
+            None => failure(input.path(), &error),
+        }
+    })?;
+    input.check(source.as_std())?;
+    if input.bytes() > 0 {
+        let cached = CachedWindows::of(source.as_std(), input.bytes(), WINDOW);
+        let mapping = file.map()?;
+        let outcome = read_into(&source, &mapping, input.bytes(), progress);
+        cached.drop_others(source.as_std());
+        outcome.map_err(|problem| match problem {
+            ReadFailure::Ended => input.ended(source.as_std()),
+            ReadFailure::Refused(error) => failure(input.path(), &error),
+        })?;
+    }
+    input.check(source.as_std())?;
+    Ok(source.backend().backend.to_string())
+}

@@ -1,0 +1,20 @@
+//! Files that programs find by path, backed by the memory of the host (`--load` with `--as-files`).
+//!
+//! Each file becomes a memory file of its exact length, which is filled and then sealed, so that no
+//! process can change it. A folder has a symbolic link for each, under the name of the file, to the
+//! descriptor of the agent. The ranks open the links and map the memory of the agent.
+
+mod cached_windows;
+mod files_folder;
+mod folder_owner;
+mod input_file;
+mod load;
+mod loaded_file;
+mod mapped_page;
+mod path_word;
+mod read;
+
+pub(crate) use files_folder::FolderSlot;
+pub use files_folder::{on_this_host, remove};
+pub(crate) use load::{HostFiles, LoadOutcome};
+pub use path_word::{path_of_word, word_of_path};

@@ -1,0 +1,134 @@
+//! The memory of a job on one host: its buffers, and the files that it loads.
+
+use std::time::{Duration, Instant};
+
+use hostbuf::segment::Segments;
+use hostbuf::{Bytes, JobError};
+use hostbuf_memory::populate::Workers;
+use hostbuf_os::cores::Cores;
+use hostbuf_os::process;
+
+use super::files::{FolderSlot, HostFiles, LoadOutcome};
+use super::report::Report;
+use super::spec::Spec;
+
+/// The interval between progress reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
+/// The size of a transparent huge page in bytes.
+const HUGE_PAGE: u64 = 2 << 20;
+
+/// The memory of a job on this host, which has no pages yet.
+pub(super) struct JobMemory {
+    segments: Segments,
+    files: Option<HostFiles>,
+}
+
+impl JobMemory {
+    /// Checks that this host has the memory for all buffers and files, and creates the memory files
+    /// of the buffers. The folder of the files is in `folder` then.
+    ///
+    /// # Errors
+    /// As [`Segments::create`] and [`HostFiles::find`].
+    pub(super) fn create(spec: &Spec, folder: &FolderSlot) -> Result<JobMemory, JobError> {
+        let find = |path| HostFiles::find(spec.job, &spec.load, path, &spec.buffers, folder);
+        let files = spec.as_files.as_deref().map(find).transpose()?;
+        Ok(JobMemory { segments: Segments::create(spec.job, &spec.buffers)?, files })
+    }
+
+    /// Allocates all pages, and loads the files into the folder. Returns the buffers, and the time
+    /// that allocating and loading took in microseconds.
+    ///
+    /// # Errors
+    /// As [`Segments::populate`], [`HostFiles::populate`] and [`HostFiles::load`].
+    pub(super) fn fill(self, spec: &Spec, folder: &FolderSlot) -> Result<(Segments, u64), JobError> {
+        let begun = Instant::now();
+        let JobMemory { mut segments, mut files } = self;
+        let workers = Workers::Children(Cores::own());
+        let eager = segments.eager();
+        let bytes = files.as_ref().map_or(0, HostFiles::bytes);
+        let mut allocated =
+            progress(spec, eager + bytes, |host, done, total| Report::Progress { host, done, total });
+        segments.populate(workers, &mut allocated)?;
+        if let Some(files) = &mut files {
+            files.populate(workers, &mut |done| allocated(eager + done))?;
+        }
+        if let Some(files) = files {
+            let mut read = progress(spec, bytes, |host, done, total| Report::Loading { host, done, total });
+            let outcome = files.load(folder, &mut read)?;
+            if spec.reports {
+                Report::Loaded { host: process::host_name(), message: describe(&outcome) }.print();
+            }
+        }
+        Ok((segments, begun.elapsed().as_micros() as u64))
+    }
+}
+
+/// Returns a function that reports the number of bytes done, of `total`, from time to time.
+fn progress(spec: &Spec, total: u64, report: impl Fn(String, u64, u64) -> Report) -> impl FnMut(u64) {
+    let mut reported_at = Instant::now();
+    let reports = spec.reports;
+    move |done| {
+        if reports && reported_at.elapsed() >= REPORT_INTERVAL {
+            reported_at = Instant::now();
+            report(process::host_name(), done, total).print();
+        }
+    }
+}
+
+/// Describes loaded files: their number and size, the way and the time in which they were read, and
+/// the pages of their memory.
+fn describe(outcome: &LoadOutcome) -> String {
+    let LoadOutcome { files, bytes, huge, reading, backends, mapped_page } = outcome;
+    let s = if *files == 1 { "" } else { "s" };
+    let ways: Vec<String> = match backends.len() {
+        1 => backends.keys().cloned().collect(),
+        _ => backends.iter().map(|(name, files)| format!("{name} ({files})")).collect(),
+    };
+    let rate = Bytes((*bytes as f64 / reading.as_secs_f64().max(1e-6)) as u64);
+    let mut text = format!(
+        "{files} file{s}, {}, read by {} in {:.2} s ({rate} a second), {} on huge pages",
+        Bytes(*bytes),
+        ways.join(", "),
+        reading.as_secs_f64(),
+        Bytes(*huge)
+    );
+    if let Some(page) = mapped_page {
+        text += &format!("; a program's own mapping has pages of {}", Bytes(*page));
+        if *page < HUGE_PAGE && *huge > 0 {
+            text += " (pages of 2 MiB need shmem_enabled: as root, echo advise > \
+                     /sys/kernel/mm/transparent_hugepage/shmem_enabled)";
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_states_the_pages_and_the_remedy() {
+        let outcome = LoadOutcome {
+            files: 2,
+            bytes: 5 << 20,
+            huge: 4 << 20,
+            reading: Duration::from_millis(500),
+            backends: [("posix".to_owned(), 1), ("uring".to_owned(), 1)].into(),
+            mapped_page: Some(4096),
+        };
+        let text = describe(&outcome);
+        assert!(text.starts_with(
+            "2 files, 5 MiB, read by posix (1), uring (1) in 0.50 s (10 MiB a second), 4 MiB on huge pages; \
+             a program's own mapping has pages of 4 KiB (pages of 2 MiB need shmem_enabled: "
+        ), "{text}");
+        let text = describe(&LoadOutcome { mapped_page: Some(2 << 20), ..outcome.clone() });
+        assert!(text.ends_with("pages of 2 MiB"), "{text}");
+        let one = LoadOutcome {
+            files: 1,
+            backends: [("uring".to_owned(), 1)].into(),
+            mapped_page: None,
+            ..outcome
+        };
+        assert!(describe(&one).starts_with("1 file, 5 MiB, read by uring in"), "{}", describe(&one));
+    }
+}

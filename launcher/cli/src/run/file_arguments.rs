@@ -1,0 +1,101 @@
+//! The files that `hostbuf run` loads.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::{self, Path, PathBuf};
+
+use clap::ValueHint;
+use hostbuf::{Error, Result};
+use hostbuf_agent::files;
+use hostbuf_agent::spec::Spec;
+use hostbuf_os::process;
+
+/// The files that a job loads, and the folder in which programs find them.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(super) struct FileArguments {
+    /// Load files into the memory of each host, before the ranks run: --load db/*.k2d. The next
+    /// option or -- ends the list; may be repeated. Requires --as-files
+    #[arg(long, value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
+    load: Vec<PathBuf>,
+    /// Give each file of --load a path in DIR, for programs that map files. DIR is new or empty,
+    /// and the job removes it. %h in its path stands for the name of the host. HOSTBUF_FILES in the
+    /// environment of the ranks is its path
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    as_files: Option<PathBuf>,
+}
+
+impl FileArguments {
+    /// Returns whether files are loaded.
+    pub(super) fn is_requested(&self) -> bool {
+        self.as_files.is_some()
+    }
+
+    /// Checks the arguments, but not the files, which may exist on other hosts only.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub(super) fn check(&self) -> Result<()> {
+        let invalid = |what| Err(Error::Invalid { what });
+        match (self.load.as_slice(), &self.as_files) {
+            ([], None) => return Ok(()),
+            ([first, ..], None) => {
+                return invalid(format!(
+                    "--load {}: add --as-files DIR, the folder in which programs find the files",
+                    first.display()
+                ));
+            }
+            ([], Some(folder)) => {
+                return invalid(format!(
+                    "--as-files {}: add --load FILE..., the files to load",
+                    folder.display()
+                ));
+            }
+            _ => {}
+        }
+        let mut names: HashMap<&OsStr, &Path> = HashMap::new();
+        for file in &self.load {
+            let Some(name) = file.file_name() else {
+                return invalid(format!("--load {}: a path without a name of a file", file.display()));
+            };
+            if let Some(first) = names.insert(name, file) {
+                return invalid(format!(
+                    "--load {} and {} have one name, and the folder of --as-files has one file of each name: rename one",
+                    first.display(),
+                    file.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the arguments into the task of the agents, as absolute paths.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an empty path; [`Error::Os`] if this process has no working
+    /// directory.
+    pub(super) fn set(&self, spec: &mut Spec) -> Result<()> {
+        let absolute = |given: &PathBuf| {
+            path::absolute(given).map_err(|source| Error::Os {
+                doing: format!("making the path \"{}\" absolute", given.display()),
+                source,
+            })
+        };
+        spec.load = self.load.iter().map(absolute).collect::<Result<_>>()?;
+        spec.as_files = self.as_files.as_ref().map(absolute).transpose()?;
+        // The agents report an error too, but no process is needed for it.
+        spec.as_files.as_deref().map(files::on_this_host).transpose()?;
+        Ok(())
+    }
+}
+
+/// Removes the folder of a job's files on this host, if its agent was killed and could not.
+pub(super) fn remove_folder(folder: &Path, job: u128) {
+    let Ok(folder) = files::on_this_host(folder) else { return };
+    if let Err(error) = files::remove(&folder, job) {
+        hostbuf_agent::complain!(
+            "hostbuf run: cannot remove {} on {}: {error}",
+            folder.display(),
+            process::host_name()
+        );
+    }
+}
