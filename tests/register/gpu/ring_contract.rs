@@ -216,8 +216,8 @@ fn reset(gpu: &CudaGpu) {
     assert_eq!(result, sys::CUresult::CUDA_SUCCESS);
 }
 
-/// A context that was destroyed is lost for its ring only. This cannot hold for a kernel that breaks
-/// its context: the driver (580.159, two H100) then fails the calls for all GPUs of the process.
+/// A context that was destroyed is lost for its ring only. A kernel that breaks its context is
+/// more: the driver (580.159, two H100) then fails the calls for all GPUs of the process.
 #[test]
 #[ignore = "needs two GPUs"]
 fn a_lost_context_leaves_the_ring_of_another_gpu() {
@@ -243,10 +243,6 @@ fn a_lost_context_leaves_the_ring_of_another_gpu() {
     check_lost(&on_first.0, &file, &on_first.1);
     file.pread(&on_second.0, on_second.1.clone(), 0).wait().expect("the other GPU goes on");
     assert!(read_back(&on_second.0, &folder, on_second.1.clone()) == content(20 * SLOT, 2));
-    // What a broken context does to the other GPU is the driver's.
-    println!("the kernel: {:?}", GpuMemory::new(4096).break_context());
-    let other = file.pread(&on_second.0, on_second.1.clone(), 0).wait();
-    println!("the other GPU after a broken context: {:?}", other.map_err(|error| error.to_string()));
 }
 
 #[test]

@@ -73,9 +73,9 @@ impl ReceiverState {
         ReceiverCounters { connections: self.connections.len() as u64, ..self.counters }
     }
 
-    /// Adds a connection, and returns its number. If there are `most` already, it refuses the oldest
-    /// of those whose peer has not sent a hello, or `stream` if there is no such connection, and
-    /// returns `None` then: peers that only connect keep no sender away.
+    /// Adds a connection, and returns its number. If there are `most` already, it refuses the
+    /// oldest of those whose peer has not sent a hello, or `stream` if there is no such connection,
+    /// and returns `None` then: peers that only connect keep no sender away.
     ///
     /// # Errors
     /// As `dup(2)`.
