@@ -218,7 +218,7 @@ fn send(address: &str, arguments: &MirrorArguments) -> Result<bool> {
                 device.name()
             ),
             Some(why) => {
-                hostbuf_agent::complain!("hostbuf mirror: connected to {} (TCP: {why})", sender.peer())
+                hostbuf_agent::complain!("hostbuf mirror: connected to {} (TCP: {why})", sender.peer());
             }
         }
     }
