@@ -188,6 +188,12 @@ fn reject(error: &clap::Error) -> ExitCode {
         Some(ContextValue::Strings(like)) if !like.is_empty() => {
             format!("did you mean {}? ", like.join(" or "))
         }
+        // All words up to the next option are files.
+        _ if error.kind() == ErrorKind::MissingRequiredArgument
+            && std::env::args_os().any(|word| word == "--load") =>
+        {
+            "write -- between the files of --load and the program, ".into()
+        }
         _ if error.kind() == ErrorKind::UnknownArgument => {
             match std::env::args_os().nth(1).as_ref().and_then(|word| word.to_str()) {
                 Some("run") => {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hostbuf::{BufferOptions, ErrorClass, JobError};
 use hostbuf_memory::populate::Workers;
 use hostbuf_memory::{Demand, Pages, resolve_all, space};
-use hostbuf_staging::File;
+use hostbuf_staging::{Backend, File, FileOptions};
 
 use super::cached_windows::CachedWindows;
 use super::files_folder::{FolderSlot, OWNER_NAME, on_this_host};
@@ -167,9 +167,11 @@ fn check_dumpable() -> Result<()> {
     Err(JobError::new(ErrorClass::Unsupported, message))
 }
 
-/// Reads a file into its memory file. Returns the name of the way in which it was read.
-fn read(input: &InputFile, file: &LoadedFile, progress: &mut dyn FnMut(u64)) -> Result<String> {
-    let source = File::open(input.path()).map_err(|error| {
+/// Opens a file for reading. If the page cache has little of it, it is read past the page cache,
+/// also where [`File`] cannot know that (before Linux 6.5).
+fn open(input: &InputFile) -> Result<File> {
+    let open = |backend| FileOptions::new().backend(backend).open(input.path());
+    let source = open(Backend::Auto).map_err(|error| {
         // The error begins with the path.
         let text = error.to_string();
         let path = format!("{}: ", input.path().display());
@@ -178,13 +180,24 @@ fn read(input: &InputFile, file: &LoadedFile, progress: &mut dyn FnMut(u64)) -> 
             None => failure(input.path(), &error),
         }
     })?;
+    let is_through_cache = source.backend().backend == Backend::Posix;
+    if is_through_cache && CachedWindows::of(source.as_std(), input.bytes(), WINDOW).are_mostly_absent() {
+        return Ok([Backend::Uring, Backend::Direct]
+            .into_iter()
+            .find_map(|way| open(way).ok())
+            .unwrap_or(source));
+    }
+    Ok(source)
+}
+
+/// Reads a file into its memory file. Returns the name of the way in which it was read.
+fn read(input: &InputFile, file: &LoadedFile, progress: &mut dyn FnMut(u64)) -> Result<String> {
+    let source = open(input)?;
     input.check(source.as_std())?;
     if input.bytes() > 0 {
         let cached = CachedWindows::of(source.as_std(), input.bytes(), WINDOW);
         let mapping = file.map()?;
-        let outcome = read_into(&source, &mapping, input.bytes(), progress);
-        cached.drop_others(source.as_std());
-        outcome.map_err(|problem| match problem {
+        read_into(&source, &mapping, &cached, progress).map_err(|problem| match problem {
             ReadFailure::Ended => input.ended(source.as_std()),
             ReadFailure::Refused(error) => failure(input.path(), &error),
         })?;

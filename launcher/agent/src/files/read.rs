@@ -11,6 +11,8 @@ use hostbuf_memory::FileMapping;
 use hostbuf_os::cores::Cores;
 use hostbuf_staging::{File, ReadAt};
 
+use super::cached_windows::CachedWindows;
+
 /// The number of bytes that a thread claims at a time.
 pub(super) const WINDOW: u64 = 8 << 20;
 /// The numbers of threads that read. Threads that wait for a disk need no core.
@@ -29,6 +31,7 @@ pub(super) enum ReadFailure {
 struct FileRead<'a> {
     file: &'a File,
     mapping: &'a FileMapping,
+    cached: &'a CachedWindows<'a>,
     bytes: u64,
     /// The offset of the next window.
     next: AtomicU64,
@@ -36,19 +39,19 @@ struct FileRead<'a> {
     failure: Mutex<Option<ReadFailure>>,
 }
 
-/// Reads the first `bytes` bytes of a file into a mapping of as many bytes, whose pages exist.
-/// `progress` is called with the number of bytes read so far.
+/// Reads as many bytes of a file as a mapping has, whose pages exist. The page cache keeps only
+/// what `cached` has found there. `progress` is called with the number of bytes read so far.
 ///
 /// # Errors
 /// The first failure of a thread; the others end after their windows.
 pub(super) fn read_into(
     file: &File,
     mapping: &FileMapping,
-    bytes: u64,
+    cached: &CachedWindows<'_>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), ReadFailure> {
-    assert_eq!(mapping.len(), bytes);
-    let read = FileRead { file, mapping, bytes, next: 0.into(), done: 0.into(), failure: Mutex::new(None) };
+    let (bytes, failure) = (mapping.len(), Mutex::new(None));
+    let read = FileRead { file, mapping, cached, bytes, next: 0.into(), done: 0.into(), failure };
     let most = usize::try_from(bytes.div_ceil(WINDOW)).unwrap_or(usize::MAX);
     let threads = Cores::own().threads().clamp(*THREADS.start(), *THREADS.end()).min(most);
     std::thread::scope(|scope| {
@@ -59,6 +62,7 @@ pub(super) fn read_into(
         read.run(progress);
     });
     progress(read.done.load(Ordering::Relaxed));
+    cached.drop_all_read();
     match read.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(failure) => Err(failure),
         None => Ok(()),
@@ -101,6 +105,7 @@ impl FileRead<'_> {
                 Err(error) => return Err(ReadFailure::Refused(error)),
             }
         }
+        self.cached.drop_read(start);
         self.done.fetch_add(wanted as u64, Ordering::Relaxed);
         Ok(())
     }
@@ -134,8 +139,9 @@ mod tests {
     fn read(file: &File, bytes: u64) -> Result<Vec<u8>, ReadFailure> {
         let memory = memfd::create("hostbuf-test", bytes, Backing::Shmem).unwrap();
         let mapping = FileMapping::new(memory.as_fd(), 0, bytes, 4096).unwrap();
+        let cached = CachedWindows::of(file.as_std(), bytes, WINDOW);
         let mut last = 0;
-        read_into(file, &mapping, bytes, &mut |done| {
+        read_into(file, &mapping, &cached, &mut |done| {
             assert!((last..=bytes).contains(&done));
             last = done;
         })?;
