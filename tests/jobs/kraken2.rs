@@ -38,9 +38,12 @@ fn write_sequences(dir: &Scratch) {
     let (mut genomes, mut reads) = (String::new(), String::new());
     let (mut nodes, mut names) = (String::new(), String::new());
     let mut taxon = |number: usize, parent: usize, rank: &str, name: &str| {
-        writeln!(nodes, "{number}\t|\t{parent}\t|\t{rank}\t|\t\t|\t0\t|\t1\t|\t11\t|\t1\t|\t0\t|\t1\t|\t1\t|\t0\t|\t\t|")
-            .and_then(|()| writeln!(names, "{number}\t|\t{name}\t|\t\t|\tscientific name\t|"))
-            .expect("a string");
+        writeln!(
+            nodes,
+            "{number}\t|\t{parent}\t|\t{rank}\t|\t\t|\t0\t|\t1\t|\t11\t|\t1\t|\t0\t|\t1\t|\t1\t|\t0\t|\t\t|"
+        )
+        .and_then(|()| writeln!(names, "{number}\t|\t{name}\t|\t\t|\tscientific name\t|"))
+        .expect("a string");
     };
     taxon(1, 1, "no rank", "root");
     taxon(2, 1, "superkingdom", "Bacteria");
@@ -146,7 +149,8 @@ fn kraken2_maps_one_copy_of_its_database_for_all_ranks() {
     });
     let processes = classifiers();
     assert_eq!(processes.len(), RANKS);
-    let (shared, private) = (sum_of(&processes, "hash.k2d", "Pss"), sum_of(&processes, "hash.k2d", "Anonymous"));
+    let (shared, private) =
+        (sum_of(&processes, "hash.k2d", "Pss"), sum_of(&processes, "hash.k2d", "Anonymous"));
     assert!(shared <= pages && private == 0, "{shared} and {private} of {pages} bytes, {resident} resident");
     for mut pipe in open {
         pipe.write_all(rest).expect("the rank reads");
