@@ -6,7 +6,7 @@ use std::process::Command;
 
 use hostbuf_tests::{CommandOutput, Scratch, fixture};
 
-use crate::interface::{SANITIZERS, built};
+use crate::interface::{Built, SANITIZERS, built};
 use crate::pool::PoolBroker;
 use crate::python::{python, strict};
 
@@ -43,15 +43,27 @@ fn python_reads_files_into_a_gpu() {
     python_tests("gpu_files.py");
 }
 
-/// Builds a program and runs it with the fake driver and a broker.
-fn program(compiler: &str, flags: &[&str], source: &str) {
-    let Some(program) = built(compiler, flags, source) else { return };
-    let (folder, broker) = (fake_driver("gpu-blocks"), PoolBroker::start("gpu-blocks"));
+/// Runs a program with the fake driver.
+fn run(program: &Built, broker: Option<&str>) {
+    let folder = fake_driver("gpu-program");
     let mut command = Command::new(&program.0);
-    command.arg(&broker.name).env("LD_LIBRARY_PATH", &folder.0).env("ASAN_OPTIONS", "detect_leaks=1");
+    command.args(broker).env("LD_LIBRARY_PATH", &folder.0).env("ASAN_OPTIONS", "detect_leaks=1");
     let said = CommandOutput::of(&mut command).ok();
     let is_silent = said.stdout == "all as it should be\n" && said.stderr.is_empty();
     assert!(is_silent, "{}{}", said.stdout, said.stderr);
+}
+
+/// Builds a program and runs it with the fake driver and a broker.
+fn program(compiler: &str, flags: &[&str], source: &str) {
+    let Some(program) = built(compiler, flags, source) else { return };
+    let broker = PoolBroker::start("gpu-blocks");
+    run(&program, Some(&broker.name));
+}
+
+/// Builds a program and runs it with the fake driver alone.
+fn program_without_broker(compiler: &str, flags: &[&str], source: &str) {
+    let Some(program) = built(compiler, flags, source) else { return };
+    run(&program, None);
 }
 
 #[test]
@@ -73,7 +85,7 @@ fn cpp_shares_blocks_on_a_gpu() {
 #[test]
 fn c_reads_files_into_a_gpu() {
     const SOURCE: &str = "c_gpu_files.c";
-    program("gcc", &["-std=c11"], SOURCE);
-    program("g++", &["-std=c++17", "-x", "c++"], SOURCE);
-    program("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), SOURCE);
+    program_without_broker("gcc", &["-std=c11"], SOURCE);
+    program_without_broker("g++", &["-std=c++17", "-x", "c++"], SOURCE);
+    program_without_broker("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), SOURCE);
 }
