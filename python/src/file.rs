@@ -146,7 +146,7 @@ impl FileHandle {
         release_left(py);
         let Some(file) = self.file.lock().ignore_poison().take() else { return Ok(()) };
         let running = file.running();
-        let cancel_all = || running.iter().for_each(|one| one.transfer().cancel());
+        let cancel_all = || running.iter().for_each(|one| one.cancel());
         if cancel {
             py.detach(cancel_all);
         }

@@ -41,7 +41,7 @@ struct TransferProgress {
     has_ended: bool,
     /// Python has no handle any more, and nobody has asked for the result.
     is_abandoned: bool,
-    /// Somebody has asked for the result.
+    /// Somebody has asked for the result, or has cancelled the transfer.
     is_known: bool,
     /// Those of the loops whose tasks wait.
     wakers: Vec<Waker>,
@@ -106,6 +106,14 @@ impl RunningTransfer {
         self.transfer().wait()
     }
 
+    /// Cancels the transfer. That is no error for the file to report.
+    pub fn cancel(&self) {
+        if self.is_own() {
+            self.progress.lock().ignore_poison().is_known = true;
+            self.transfer().cancel();
+        }
+    }
+
     /// States that Python has no handle any more. The file reports an error that nobody has asked
     /// for.
     pub fn abandon(&self) {
@@ -132,7 +140,7 @@ impl Wake for RunningTransfer {
         let wakers = {
             let mut progress = self.progress.lock().ignore_poison();
             // Before others see the end: closing the file raises the error.
-            if progress.is_abandoned {
+            if progress.is_abandoned && !progress.is_known {
                 self.report();
             }
             progress.has_ended = true;

@@ -58,7 +58,7 @@ impl TransferHandle {
         release_left(py);
         let running = self.own(py)?;
         if let Err(interrupt) = wait_for_end(py, running) {
-            py.detach(|| running.transfer().cancel());
+            py.detach(|| running.cancel());
             wait_for_end(py, running)?;
             running.kept.release(py);
             return Err(interrupt);
@@ -85,7 +85,7 @@ impl TransferHandle {
 
     /// Cancels the transfer, unless it has ended.
     fn cancel(&self, py: Python<'_>) {
-        py.detach(|| self.running.transfer().cancel());
+        py.detach(|| self.running.cancel());
     }
 
     /// Wakes a loop at the end, or returns false if the transfer has ended.

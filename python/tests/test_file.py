@@ -251,6 +251,10 @@ class Files(unittest.TestCase):
                 self.assertFalse(out[: error.landed].any())
             self.assertTrue(transfer.done())
             transfer.cancel()
+        # Closing the file reports no transfer that the program has cancelled.
+        with hostbuf.File(self.folder / "large") as file:
+            for _ in range(10):
+                file.pread(out).cancel()
 
     def test_ctrl_c_ends_waits(self) -> None:
         out = np.ones(LARGE, "u1")
