@@ -148,6 +148,9 @@ class Files(unittest.TestCase):
                     file.pread(out)
             with self.assertRaises(TypeError):
                 file.pread([1, 2])
+            of_jax = type("Array", (Dlpack,), {"__module__": "jaxlib.xla_extension"})
+            with self.assertRaisesRegex(hostbuf.InvalidError, "one of JAX, which are immutable"):
+                file.pread(of_jax(np.zeros(10)))
             with self.assertRaisesRegex(hostbuf.InvalidError, "invalid size 81: the array has 80 bytes"):
                 file.pread(np.zeros(10), size=81)
             with self.assertRaisesRegex(hostbuf.InvalidError, "invalid offset -1"):

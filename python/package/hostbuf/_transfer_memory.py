@@ -10,6 +10,8 @@ from ._error import InvalidError, UnsupportedError
 
 # kDLCUDA, and kDLCUDAManaged for memory that host and GPU share.
 _GPU_DEVICES = (2, 13)
+# The packages of JAX's arrays, which DLPack does not call read-only.
+_IMMUTABLE = ("jax", "jaxlib")
 
 
 class TransferMemory(NamedTuple):
@@ -35,6 +37,8 @@ def transfer_memory(array: Any, size: int | None, writable: bool) -> TransferMem
         InvalidError: the array is not contiguous, is read-only but has to be written, or is shorter
             than ``size``.
     """
+    if writable and type(array).__module__.partition(".")[0] in _IMMUTABLE:
+        raise InvalidError("the array is one of JAX, which are immutable: read the file into an array of numpy or PyTorch", "Invalid")
     memory, gpu, stream = _described(array)
     if not _is_dense(memory):
         raise InvalidError(
