@@ -262,8 +262,7 @@ fn frames(setup: &MirrorSetup) -> Outcome {
     let counters = sender.counters();
     let expected = if kernel::version() < (6, 2) { (0, FRAMES) } else { (FRAMES, 0) };
     expect(
-        (counters.read, counters.copied) == expected
-            && (counters.streamed, counters.connections) == (0, 1),
+        (counters.read, counters.copied) == expected && (counters.streamed, counters.connections) == (0, 1),
         format!("{counters:?}"),
     )?;
     let seen = setup.request("frames")?;
