@@ -28,7 +28,8 @@ pub trait CopyDevice: Send + Sync + 'static {
     /// A point in the work of the device. An event that was never recorded counts as complete.
     type Event: Send + Sync;
 
-    /// True if the memory of the device is [memory of the host](DeviceBuffer::is_host_memory).
+    /// True if the memory of the device is
+    /// [memory of the host](super::DeviceBuffer::is_host_memory).
     /// Bytes are then read into it and written from it by the threads of a ring, and the device
     /// copies nothing.
     const IS_HOST: bool = false;
