@@ -52,8 +52,8 @@ fn a_process_limit_that_forbids_the_agent_of_exec_is_named() {
 fn an_agent_of_exec_without_its_thread_is_reported_by_its_rank() {
     let program = hostbuf_tests::hostbuf();
     // Limits on memory, since the limit on processes counts those of other tests. They leave room
-    // for the first thread of the agent and none for the stack of another.
-    for limit in [768, 1024, 1280] {
+    // for the libraries and the first thread of the agent, and none for the stack of another.
+    for limit in [1024, 1152, 1280] {
         let script = format!("ulimit -d {limit} && exec {} exec --size 1M -- true", program.display());
         let outcome = CommandOutput::of(std::process::Command::new("bash").args(["-c", &script]));
         let begins = outcome.stderr.starts_with("hostbuf: starting a thread of the agent on ");
