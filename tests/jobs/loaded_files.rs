@@ -169,6 +169,7 @@ fn files_that_cannot_be_loaded_give_one_line() {
     fs::create_dir(&folder).expect("it is new");
     File::create(&huge).and_then(|file| file.set_len(10 << 40)).expect("the file system has sparse files");
     symlink("nowhere", inside("dangling")).expect("it is new");
+    fs::write(inside(".hostbuf"), "x").expect("it is new");
     let cases: Vec<(PathBuf, i32, &[&str])> = vec![
         (
             inside("missing"),
@@ -177,6 +178,7 @@ fn files_that_cannot_be_loaded_give_one_line() {
         ),
         (inside("dangling"), 85, &["No such file"]),
         (folder, 2, &["it is a folder: name its files"]),
+        (inside(".hostbuf"), 2, &["a link of hostbuf with the name .hostbuf: rename the file"]),
         (pipe, 2, &["it is no regular file"]),
         (socket, 85, &["cannot load "]),
         ("/dev/zero".into(), 2, &["it is a device"]),

@@ -25,8 +25,6 @@ pub(super) struct FolderOwner {
     pub(super) pid: i32,
     /// The time at which the agent has started, in clock ticks after boot.
     start: u64,
-    /// True if hostbuf has made the folder.
-    pub(super) is_made: bool,
 }
 
 /// The state of the agent that owns a folder.
@@ -42,7 +40,7 @@ pub(super) enum OwnerState {
 
 impl FolderOwner {
     /// Returns this process as the owner of a folder for a job.
-    pub(super) fn this_process(job: u128, is_made: bool) -> FolderOwner {
+    pub(super) fn this_process(job: u128) -> FolderOwner {
         let pid = std::process::id() as i32;
         FolderOwner {
             job,
@@ -51,26 +49,26 @@ impl FolderOwner {
             namespace: namespace(),
             pid,
             start: process::start_time(pid).unwrap_or(0),
-            is_made,
         }
+    }
+
+    /// Returns an owner on this host that has ended.
+    #[cfg(test)]
+    pub(super) fn ended(job: u128) -> FolderOwner {
+        let owner = FolderOwner::this_process(job);
+        FolderOwner { start: owner.start + 1, ..owner }
     }
 
     /// Returns the text that [`parse`](FolderOwner::parse) reads.
     pub(super) fn text(&self) -> String {
-        let FolderOwner { job, host, boot, namespace, pid, start, is_made } = self;
-        let made = if *is_made { "made" } else { "found" };
-        format!("{MARK} {job:032x} {host} {boot} {namespace} {pid} {start} {made}")
+        let FolderOwner { job, host, boot, namespace, pid, start } = self;
+        format!("{MARK} {job:032x} {host} {boot} {namespace} {pid} {start}")
     }
 
     /// Reads the text of an owner. Returns `None` for any other text.
     pub(super) fn parse(text: &str) -> Option<FolderOwner> {
         let words: Vec<&str> = text.split(' ').collect();
-        let [MARK, job, host, boot, namespace, pid, start, made] = words[..] else { return None };
-        let is_made = match made {
-            "made" => true,
-            "found" => false,
-            _ => return None,
-        };
+        let [MARK, job, host, boot, namespace, pid, start] = words[..] else { return None };
         Some(FolderOwner {
             job: u128::from_str_radix(job, 16).ok()?,
             host: host.to_owned(),
@@ -78,7 +76,6 @@ impl FolderOwner {
             namespace: namespace.parse().ok()?,
             pid: pid.parse().ok().filter(|&pid| pid > 0)?,
             start: start.parse().ok()?,
-            is_made,
         })
     }
 
@@ -128,10 +125,10 @@ mod tests {
 
     #[test]
     fn an_owner_is_read_from_its_text() {
-        let owner = FolderOwner::this_process(7, true);
+        let owner = FolderOwner::this_process(7);
         assert_eq!(FolderOwner::parse(&owner.text()), Some(owner.clone()));
         assert_eq!(owner.state(), OwnerState::Running);
-        for text in ["", "hostbuf", "/proc/1/fd/2", &owner.text().replace("made", "MADE")] {
+        for text in ["", "hostbuf", "/proc/1/fd/2", &owner.text().replace("hostbuf", "HOSTBUF")] {
             assert_eq!(FolderOwner::parse(text), None, "{text}");
         }
         assert_eq!(FolderOwner::parse(&(owner.text() + " more")), None);
@@ -139,9 +136,8 @@ mod tests {
 
     #[test]
     fn an_owner_that_has_ended_is_told_from_one_out_of_sight() {
-        let owner = FolderOwner::this_process(7, false);
-        let later = FolderOwner { start: owner.start + 1, ..owner.clone() };
-        assert_eq!(later.state(), OwnerState::Ended);
+        let owner = FolderOwner::this_process(7);
+        assert_eq!(FolderOwner::ended(7).state(), OwnerState::Ended);
         let rebooted = FolderOwner { boot: "another".into(), ..owner.clone() };
         assert_eq!(rebooted.state(), OwnerState::Ended);
         for hidden in [
@@ -154,7 +150,7 @@ mod tests {
 
     #[test]
     fn only_descriptors_of_the_agent_are_its_links() {
-        let owner = FolderOwner { pid: 4711, ..FolderOwner::this_process(7, false) };
+        let owner = FolderOwner { pid: 4711, ..FolderOwner::this_process(7) };
         assert!(owner.has_descriptor(Path::new("/proc/4711/fd/12")));
         for other in [
             "/proc/4712/fd/12",

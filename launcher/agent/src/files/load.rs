@@ -1,6 +1,6 @@
 //! Loads the files of a job on one host.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,9 @@ use hostbuf_memory::{Demand, Pages, resolve_all, space};
 use hostbuf_staging::{Backend, File, FileOptions};
 
 use super::cached_windows::CachedWindows;
-use super::files_folder::{FolderSlot, OWNER_NAME, on_this_host};
+use super::files_folder::OWNER_NAME;
+use super::folder_path::on_this_host;
+use super::folder_slot::FolderSlot;
 use super::input_file::{InputFile, failure, refusal};
 use super::loaded_file::LoadedFile;
 use super::mapped_page::mapped_page;
@@ -135,22 +137,13 @@ impl HostFiles {
     }
 }
 
-/// Checks that each file has a name of its own.
+/// Checks that no file has the name of hostbuf's own link. The launcher has checked that all names
+/// differ.
 fn check_names(inputs: &[InputFile]) -> Result<()> {
-    let mut names = BTreeSet::new();
-    for input in inputs {
-        if input.name() == OWNER_NAME {
-            let why = format!(
-                "the folder of --as-files has a link of hostbuf with the name {OWNER_NAME}: rename the file"
-            );
-            return Err(refusal(ErrorClass::Invalid, input.path(), &why));
-        }
-        if !names.insert(input.name()) {
-            let why = "another file of --load has its name, and the folder of --as-files has one file of each name: rename one";
-            return Err(refusal(ErrorClass::Invalid, input.path(), why));
-        }
-    }
-    Ok(())
+    let Some(input) = inputs.iter().find(|input| input.name() == OWNER_NAME) else { return Ok(()) };
+    let why =
+        format!("the folder of --as-files has a link of hostbuf with the name {OWNER_NAME}: rename the file");
+    Err(refusal(ErrorClass::Invalid, input.path(), &why))
 }
 
 /// Checks that other processes of this user may open the descriptors of this process.

@@ -6,7 +6,12 @@
 
 mod cached_windows;
 mod files_folder;
+mod folder_lock;
 mod folder_owner;
+mod folder_path;
+mod folder_slot;
+#[cfg(test)]
+mod folder_tests;
 mod input_file;
 mod load;
 mod loaded_file;
@@ -14,7 +19,8 @@ mod mapped_page;
 mod path_word;
 mod read;
 
-pub(crate) use files_folder::FolderSlot;
-pub use files_folder::{on_this_host, remove};
+pub use files_folder::remove;
+pub use folder_path::on_this_host;
+pub(crate) use folder_slot::FolderSlot;
 pub(crate) use load::{HostFiles, LoadOutcome};
 pub use path_word::{path_of_word, word_of_path};
