@@ -124,6 +124,12 @@ impl SimulatedDevice {
         copies: impl Iterator<Item = (*const u8, *mut u8, usize)>,
         event: &SimulatedEvent,
     ) -> Result<(), DeviceError> {
+        {
+            // A failure is that of all copies that the event records. The first ones may have ended
+            // before the last ones are requested.
+            let mut state = event.0.lock().ignore_poison();
+            state.has_failed &= state.recorded != state.ended;
+        }
         let mut has_started = false;
         for copy in copies {
             let requested = self.request(copy, event);
@@ -149,12 +155,7 @@ impl SimulatedDevice {
         if fault == Some(Fault::Refuse) {
             return Err(self.error("starting a copy", "refused"));
         }
-        {
-            let mut state = event.0.lock().ignore_poison();
-            // A failure is that of all copies that the event records.
-            state.has_failed &= state.recorded != state.ended;
-            state.recorded = number;
-        }
+        event.0.lock().ignore_poison().recorded = number;
         let request = Request { from, to, bytes, number, fault, event: event.clone() };
         self.requests.send(request).map_err(|_| self.error("starting a copy", "its thread has ended").lost())
     }

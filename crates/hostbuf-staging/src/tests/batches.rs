@@ -88,7 +88,8 @@ fn a_batch_that_fails_names_the_place() {
         let source = Arc::new(ByteSource::new(pattern(64 * PIECE, 4)));
         let (_memories, parts): (Vec<_>, Vec<_>) = (0..200).map(|number| part(number * 1024, 64)).unzip();
         let transfer = ring.read_batch(source.clone(), parts.clone());
-        assert!(matches!(transfer.wait(), Err(TransferError::Device { .. })));
+        let ended = transfer.wait();
+        assert!(matches!(ended, Err(TransferError::Device { .. })), "{fault:?}: {ended:?}");
         ring.read_batch(source, parts).wait().unwrap();
     }
     let ring = ring(SimulatedDevice::new(), 2, 2);
