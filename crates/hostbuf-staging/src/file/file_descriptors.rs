@@ -73,7 +73,8 @@ impl FileDescriptors {
             _ if self.selection.has_buffered_writes => self.buffered.write_at(from, offset),
             FileAccess::Direct(direct) => direct.file.write_at(from, offset),
             FileAccess::Uring(uring) => uring.write_at(&self.buffered, from, offset),
-            FileAccess::Buffered | FileAccess::Mapped(_) => self.buffered.write_at(from, offset),
+            FileAccess::Buffered => self.buffered.write_at(from, offset),
+            FileAccess::Mapped(mapped) => mapped.write_at(&self.buffered, from, offset),
         }
     }
 

@@ -1,4 +1,4 @@
-//! A file on tmpfs that is read through a mapping.
+//! A file on tmpfs that is read and written through mappings.
 
 #![allow(unsafe_code, reason = "maps a file, which other processes may change")]
 
@@ -12,6 +12,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::file_system::FileSystem;
+use super::mapped_writes::MappedWrites;
 
 /// A mapping of a file on tmpfs. Reads copy from it, so no slot and no device ever refers to it.
 ///
@@ -24,6 +25,7 @@ use super::file_system::FileSystem;
 pub(super) struct MappedFile {
     /// The mapping, unless the file was empty.
     mapping: Option<ReadMapping>,
+    writes: MappedWrites,
 }
 
 /// A mapping for reading.
@@ -54,14 +56,15 @@ impl MappedFile {
         }
         let bytes = file.metadata().map_err(|error| format!("fstat: {error}"))?.len();
         let Some(length) = usize::try_from(bytes).ok().and_then(NonZeroUsize::new) else {
-            return Ok(MappedFile { mapping: None });
+            return Ok(MappedFile { mapping: None, writes: MappedWrites::default() });
         };
         let page = sysconf(SysconfVar::PAGE_SIZE).map_err(|error| format!("sysconf: {error}"))?;
         let page = page.map_or(4096, |page| page as usize);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let mapped = unsafe { mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file, 0) };
         let address = mapped.map_err(|error| format!("mmap: {error}"))?.cast();
-        Ok(MappedFile { mapping: Some(ReadMapping { address, bytes: length.get(), page }) })
+        let mapping = Some(ReadMapping { address, bytes: length.get(), page });
+        Ok(MappedFile { mapping, writes: MappedWrites::default() })
     }
 
     /// Copies bytes at `offset`, and returns their number. Bytes behind the mapping, and those of a
@@ -86,6 +89,14 @@ impl MappedFile {
             _ => {}
         }
         file.read_at(into, offset)
+    }
+
+    /// Writes bytes to `offset`, and returns their number: see [`MappedWrites`].
+    ///
+    /// # Errors
+    /// As `pwrite(2)`.
+    pub(super) fn write_at(&self, file: &File, from: &[u8], offset: u64) -> io::Result<usize> {
+        self.writes.write_at(file, from, offset)
     }
 }
 

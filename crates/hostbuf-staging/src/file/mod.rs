@@ -8,6 +8,7 @@ mod direct_io;
 mod file_descriptors;
 mod file_system;
 mod mapped_file;
+mod mapped_writes;
 mod page_cache;
 mod staged_file;
 mod uring;

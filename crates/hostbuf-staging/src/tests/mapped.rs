@@ -1,13 +1,14 @@
-//! Reads through a mapping of a file on tmpfs.
+//! Reads and writes through mappings of a file on tmpfs.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::byte_source::{SLOT, pattern, ring, target};
 use super::disk_file::DiskFile;
 use super::memory_file::memory_file;
-use crate::{Backend, File, FileOptions, ReadAt, SimulatedDevice, TransferError};
+use crate::{Backend, File, FileOptions, ReadAt, SimulatedDevice, TransferError, WriteAt};
 
 fn open(path: &str) -> File {
     FileOptions::new().backend(Backend::Mmap).write(true).open(path).expect("it is on tmpfs")
@@ -81,6 +82,66 @@ fn holes_are_read_without_being_allocated() {
     expected[SLOT..2 * SLOT].copy_from_slice(&pattern(SLOT, 5));
     assert!(memory.content() == expected);
     assert_eq!(blocks(), before);
+}
+
+#[test]
+fn a_new_file_grows_by_writes_through_a_mapping() {
+    let content = pattern(6 * SLOT + 123, 7);
+    let (file, path) = memory_file(0);
+    let mapped = Arc::new(open(&path));
+    let (memory, from) = target(content.len());
+    memory.fill(&content);
+    ring(SimulatedDevice::new(), 3, 4).write(from, mapped.clone(), 5).wait().unwrap();
+    let written = fs::read(&path).unwrap();
+    assert!(written[..5] == [0; 5] && written[5..] == content);
+    assert!(is_mapped_for_writing(&file), "the writes did not go to pwrite");
+    drop(mapped);
+    assert!(!is_mapped_for_writing(&file));
+}
+
+/// Returns whether this process has a writable mapping of a file.
+fn is_mapped_for_writing(file: &fs::File) -> bool {
+    let inode = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap()).to_string();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().map(|line| line.split_whitespace().collect()).any(|fields: Vec<&str>| {
+        fields.get(1).is_some_and(|access| access.starts_with("rw")) && fields.get(4) == Some(&&*inode)
+    })
+}
+
+#[test]
+fn a_file_that_shrinks_while_it_is_written_does_not_end_the_process() {
+    let content = pattern(1 << 20, 8);
+    let (file, path) = memory_file(content.len());
+    let mapped = open(&path);
+    assert_eq!(mapped.write_at(&content, 0).unwrap(), content.len());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                file.set_len(0).unwrap();
+            }
+        });
+        for _ in 0..300 {
+            let mut written = 0;
+            while written < content.len() {
+                written += mapped.write_at(&content[written..], written as u64).unwrap();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    file.set_len(content.len() as u64).unwrap();
+    assert_eq!(mapped.write_at(&content, 0).unwrap(), content.len());
+    assert!(fs::read(&path).unwrap() == content);
+}
+
+#[test]
+fn a_file_that_may_not_grow_refuses_a_write_through_a_mapping() {
+    let (file, path) = memory_file(SLOT);
+    let mapped = open(&path);
+    nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_ADD_SEALS(nix::fcntl::SealFlag::F_SEAL_GROW)).unwrap();
+    assert_eq!(mapped.write_at(&[1; 100], SLOT as u64 - 100).unwrap(), 100);
+    let error = mapped.write_at(&[1; 100], SLOT as u64).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}");
 }
 
 #[test]

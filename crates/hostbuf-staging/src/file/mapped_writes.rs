@@ -1,0 +1,117 @@
+//! A file on tmpfs that is written through a mapping.
+
+#![allow(unsafe_code, reason = "maps a file, which other processes may change")]
+
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+use std::sync::{Arc, RwLock};
+
+use hostbuf_os::poison::IgnorePoison;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+/// The least size of a mapping in bytes. A file that grows is mapped anew at each power of two.
+const LEAST_BYTES: usize = 1 << 30;
+
+/// The mapping through which a file on tmpfs is written, made by the first write. `pwrite` holds
+/// the lock of the file while it copies, so that several threads write no faster than one; copies
+/// to a mapping run in parallel.
+///
+/// The copies are made by `process_vm_writev(2)` from this process to itself. If the file shrinks
+/// meanwhile, or tmpfs is full, it returns an error where a store would be SIGBUS. The bytes then go
+/// to `pwrite`, which states the reason. They also do where the kernel or a filter of system calls
+/// has no `process_vm_writev`, and where the file cannot be mapped for writing.
+#[derive(Debug, Default)]
+pub(super) struct MappedWrites {
+    mapping: RwLock<Option<Arc<WriteMapping>>>,
+}
+
+/// A mapping for writing that begins at the first byte of the file and may end behind its last one.
+#[derive(Debug)]
+struct WriteMapping {
+    address: NonNull<u8>,
+    bytes: NonZeroUsize,
+}
+
+// SAFETY: only the kernel accesses the mapping, which belongs to this object.
+unsafe impl Send for WriteMapping {}
+// SAFETY: as above.
+unsafe impl Sync for WriteMapping {}
+
+impl MappedWrites {
+    /// Writes bytes to `offset`, and returns their number. A file that is too short grows.
+    ///
+    /// # Errors
+    /// As `pwrite(2)`.
+    pub(super) fn write_at(&self, file: &File, from: &[u8], offset: u64) -> io::Result<usize> {
+        match self.copy(file, from, offset) {
+            Some(copied) => Ok(copied),
+            None => file.write_at(from, offset),
+        }
+    }
+
+    /// Copies bytes to the mapping. Returns None if none of them can be copied.
+    fn copy(&self, file: &File, from: &[u8], offset: u64) -> Option<usize> {
+        let end = offset.checked_add(from.len() as u64)?;
+        if file.metadata().ok()?.len() < end {
+            // Unlike `ftruncate`, it never shortens a file that another thread has lengthened.
+            let (offset, length) = (offset.try_into().ok()?, from.len().try_into().ok()?);
+            // SAFETY: it accesses no memory of this process.
+            if unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, length) } != 0 {
+                return None;
+            }
+        }
+        self.mapping(file, end.try_into().ok()?)?.copy(from, offset.try_into().ok()?)
+    }
+
+    /// Returns a mapping of at least `end` bytes.
+    fn mapping(&self, file: &File, end: usize) -> Option<Arc<WriteMapping>> {
+        let is_enough = |mapping: &&Arc<WriteMapping>| mapping.bytes.get() >= end;
+        if let Some(mapping) = self.mapping.read().ignore_poison().as_ref().filter(is_enough) {
+            return Some(mapping.clone());
+        }
+        let mut place = self.mapping.write().ignore_poison();
+        if place.as_ref().filter(is_enough).is_none() {
+            // The old one is unmapped when the last thread that copies to it has dropped it.
+            *place = Some(Arc::new(WriteMapping::new(file, end)?));
+        }
+        place.clone()
+    }
+}
+
+impl WriteMapping {
+    /// Maps a file, for at least `end` bytes.
+    fn new(file: &File, end: usize) -> Option<WriteMapping> {
+        let bytes = NonZeroUsize::new(end.checked_next_power_of_two()?.max(LEAST_BYTES))?;
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let mapped = unsafe { mmap(None, bytes, access, MapFlags::MAP_SHARED, file, 0) };
+        Some(WriteMapping { address: mapped.ok()?.cast(), bytes })
+    }
+
+    /// Copies bytes to a part that lies in the mapping, and returns their number. Returns None if
+    /// none of them can be copied.
+    fn copy(&self, from: &[u8], offset: usize) -> Option<usize> {
+        let into = self.address.as_ptr().wrapping_add(offset);
+        let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+        let remote = libc::iovec { iov_base: into.cast(), iov_len: from.len() };
+        let process = nix::unistd::getpid().as_raw();
+        // SAFETY: the kernel reads the slice, and writes a part of the mapping, to which there are
+        // no references.
+        let copied =
+            unsafe { libc::process_vm_writev(process, &raw const local, 1, &raw const remote, 1, 0) };
+        usize::try_from(copied).ok().filter(|&copied| copied > 0)
+    }
+}
+
+impl Drop for WriteMapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and no call accesses it any more.
+        if let Err(error) = unsafe { munmap(self.address.cast(), self.bytes.get()) } {
+            tracing::error!("munmap of {} bytes: {error}", self.bytes);
+        }
+    }
+}
