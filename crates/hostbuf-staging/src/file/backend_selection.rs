@@ -7,7 +7,7 @@ use super::backend::Backend;
 use super::direct_io::DirectFile;
 use super::file_system::{FileSystem, FileSystemKind};
 use super::mapped_file::MappedFile;
-use super::page_cache::cached_pages;
+use super::page_cache::cached_share;
 use super::uring::{self, UringFile};
 
 /// The state that a backend needs beside the descriptor that goes through the page cache.
@@ -118,11 +118,10 @@ fn refuse_memory(system: FileSystem) -> Result<(), String> {
 /// The reason to read it through the page cache.
 fn residency(system: FileSystem, file: &File) -> Result<String, String> {
     refuse_memory(system)?;
-    let cached = cached_pages(file).map(|pages| (pages.cached * 100 / pages.pages.max(1), pages.pages));
-    match cached {
-        Ok((_, 0)) => Err("the file is empty".to_owned()),
-        Ok((percent, _)) if percent >= 50 => Err(format!("{percent} % of it is in the page cache")),
-        Ok((percent, _)) => Ok(format!("{percent} % of it is in the page cache")),
+    match cached_share(file) {
+        Ok(share) if share.pages == 0 => Err("the file is empty".to_owned()),
+        Ok(share) if share.percent() >= 50 => Err(share.to_string()),
+        Ok(share) => Ok(share.to_string()),
         Err(error) => Err(format!("the kernel does not tell what is in the page cache ({error})")),
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "a system call that the C library does not offer")]
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -78,6 +79,54 @@ pub fn cached_pages_in(file: &File, range: Range<u64>) -> io::Result<CachedPages
     Ok(CachedPages { cached: stat.cached, dirty: stat.dirty, pages })
 }
 
+/// The size in bytes of each sample of a large file, and the number of samples.
+const SAMPLE: (u64, u64) = (1 << 20, 128);
+
+/// How much of a file is in the page cache, by samples if the file is large.
+pub(super) struct CachedShare {
+    /// The number of pages that were looked at.
+    pub(super) pages: u64,
+    cached: u64,
+    is_sampled: bool,
+}
+
+impl CachedShare {
+    pub(super) fn percent(&self) -> u64 {
+        self.cached * 100 / self.pages.max(1)
+    }
+}
+
+impl fmt::Display for CachedShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let about = if self.is_sampled { "about " } else { "" };
+        write!(f, "{about}{} % of it is in the page cache", self.percent())
+    }
+}
+
+/// Returns how much of a file is in the page cache. The kernel looks at each page, which takes
+/// milliseconds for some gigabytes, so of a large file only evenly spaced samples are looked at.
+///
+/// # Errors
+/// As [`cached_pages`].
+pub(super) fn cached_share(file: &File) -> io::Result<CachedShare> {
+    let (bytes, samples) = SAMPLE;
+    let length = file.metadata()?.len();
+    if length <= bytes * samples {
+        let CachedPages { cached, pages, .. } = cached_pages_in(file, 0..length)?;
+        return Ok(CachedShare { pages, cached, is_sampled: false });
+    }
+    let mut share = CachedShare { pages: 0, cached: 0, is_sampled: true };
+    for sample in 0..samples {
+        // The last sample ends at the end of the file.
+        let start = u128::from(length - bytes) * u128::from(sample) / u128::from(samples - 1);
+        let start = start as u64;
+        let CachedPages { cached, pages, .. } = cached_pages_in(file, start..start + bytes)?;
+        share.pages += pages;
+        share.cached += cached;
+    }
+    Ok(share)
+}
+
 /// Drops the pages of a file from the page cache, after it has written them. Pages that a process
 /// maps stay.
 ///
@@ -87,4 +136,37 @@ pub fn cached_pages_in(file: &File, range: Range<u64>) -> io::Result<CachedPages
 pub fn drop_cached_pages(file: &File) -> io::Result<()> {
     file.sync_data()?;
     Ok(posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::tests::DiskFile;
+
+    #[test]
+    fn a_large_file_is_sampled() {
+        let (bytes, samples) = SAMPLE;
+        let disk = DiskFile::new("sampled", &[1; 1 << 16]);
+        let file = File::options().read(true).write(true).open(&disk.0).unwrap();
+        if let Err(error) = cached_pages(&file) {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        let share = cached_share(&file).unwrap();
+        assert_eq!(share.to_string(), "100 % of it is in the page cache");
+        // Holes have no pages until they are read.
+        let length = 4 * bytes * samples;
+        file.set_len(length).unwrap();
+        let share = cached_share(&file).unwrap();
+        assert!(share.percent() == 0 && share.pages <= length / 4096 / 4 + samples, "{share}");
+        let mut buffer = vec![0; bytes as usize];
+        for offset in (length / 4..length).step_by(buffer.len()) {
+            file.read_exact_at(&mut buffer, offset).unwrap();
+        }
+        let share = cached_share(&file).unwrap();
+        assert!((70..=80).contains(&share.percent()), "{share}");
+        assert!(share.to_string().starts_with("about "), "{share}");
+    }
 }
