@@ -11,7 +11,7 @@ use hostbuf_memory::populate::Workers;
 use hostbuf_memory::{AnonymousSegment, Demand, Pages};
 use hostbuf_register::{Access, Error, Pinned, Registrar, Registration, Span};
 
-use super::host_memory::RingMemory;
+use super::host_memory::{HostMemory, RingMemory};
 use crate::device::DeviceBuffer;
 
 /// Host memory that another part of the program owns: a region of a buffer, a block of a pool, an
@@ -49,6 +49,16 @@ impl<R: Registrar> From<Pinned<R>> for BorrowedMemory {
         // SAFETY: the block owns the memory, which does not move with it, and nobody else has the
         // block. Allocators give initialised memory.
         unsafe { BorrowedMemory::new(address, bytes, block) }
+    }
+}
+
+impl From<HostMemory> for BorrowedMemory {
+    /// Takes ordinary memory as the target of transfers, or as memory of a ring.
+    fn from(memory: HostMemory) -> BorrowedMemory {
+        let (address, bytes) = (memory.address(), memory.bytes());
+        // SAFETY: the object owns the memory, which is zeroed and does not move with it, and nobody
+        // else has the object.
+        unsafe { BorrowedMemory::new(address, bytes, memory) }
     }
 }
 

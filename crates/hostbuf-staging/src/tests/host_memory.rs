@@ -56,6 +56,18 @@ fn bytes_are_read_and_written_without_copies_of_a_device() {
 }
 
 #[test]
+fn ordinary_memory_is_a_target() {
+    let ring = host_ring(2, 3);
+    let content = pattern(3 * SLOT + 5, 2);
+    let all = DeviceTarget::new(Arc::new(BorrowedMemory::from(HostMemory::new(content.len()))));
+    assert_eq!((all.bytes(), all.is_host_memory()), (content.len() as u64, true));
+    ring.read(Arc::new(ByteSource::new(content.clone())), 0, all.clone()).wait().unwrap();
+    let sink = Arc::new(ByteSink::new(content.len()));
+    ring.write(all, sink.clone(), 0).wait().unwrap();
+    assert!(sink.content() == content);
+}
+
+#[test]
 fn memory_of_another_device_is_refused() {
     let (_memory, other) = target(SLOT);
     let source = Arc::new(ByteSource::new(vec![1; SLOT]));
