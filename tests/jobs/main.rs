@@ -7,6 +7,7 @@
 mod address;
 mod arguments;
 mod before_main;
+mod bench_command;
 mod broker;
 mod broker_descriptor_store;
 mod broker_restart;

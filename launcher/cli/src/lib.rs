@@ -2,6 +2,7 @@
 
 mod agent_program;
 mod arguments;
+mod bench;
 mod bind_mode;
 mod broker;
 mod columns;
@@ -51,6 +52,7 @@ enum Verb {
     Run(Box<run::RunArguments>),
     Exec(exec::ExecArguments),
     Load(load::LoadArguments),
+    Bench(bench::BenchArguments),
     Broker(broker::BrokerArguments),
     Mirror(mirror::MirrorArguments),
     Stat(stat::StatArguments),
@@ -94,6 +96,7 @@ pub fn main() -> ExitCode {
         Verb::Run(arguments) => run::run(*arguments),
         Verb::Exec(arguments) => exec::run(arguments),
         Verb::Load(arguments) => load::run(&arguments),
+        Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Broker(arguments) => broker::run(arguments),
         Verb::Mirror(arguments) => mirror::run(&arguments),
         Verb::Stat(arguments) => stat::run(&arguments),

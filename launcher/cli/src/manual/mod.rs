@@ -13,10 +13,11 @@ use clap_complete::Shell;
 use hostbuf::{Error, Result};
 
 /// The sections after the options, by the name of the command.
-const SECTIONS: [(&str, &str); 8] = [
+const SECTIONS: [(&str, &str); 9] = [
     ("run", include_str!("run.man")),
     ("exec", include_str!("exec.man")),
     ("load", include_str!("load.man")),
+    ("bench", include_str!("bench.man")),
     ("broker", include_str!("broker.man")),
     ("mirror", include_str!("mirror.man")),
     ("stat", include_str!("stat.man")),

@@ -1,0 +1,143 @@
+//! The backend that is best in a state of the page cache.
+
+use hostbuf_staging::Backend;
+
+use super::bench_row::{BenchRow, PageCacheState};
+
+/// The share of the best rate that counts as equally good.
+const AS_GOOD: f64 = 0.9;
+
+/// The backend that is best in one state of the page cache, to one destination.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct BestBackend {
+    /// The name of the destination.
+    pub(super) to: String,
+    pub(super) cache: PageCacheState,
+    /// The fastest backend, which is not [`Backend::Auto`].
+    pub(super) backend: Backend,
+    /// Its rate in bytes a second.
+    pub(super) rate: f64,
+    /// The rate of `auto` in bytes a second.
+    pub(super) auto_rate: f64,
+    /// True if `auto` has chosen the fastest backend, or is about as fast.
+    pub(super) auto_suffices: bool,
+}
+
+impl BestBackend {
+    /// Compares the rows of all destinations and states that were measured.
+    pub(super) fn of_all(rows: &[BenchRow]) -> Vec<BestBackend> {
+        let mut groups: Vec<Vec<&BenchRow>> = Vec::new();
+        for row in rows {
+            match groups.iter_mut().find(|group| group[0].to == row.to && group[0].cache == row.cache) {
+                Some(group) => group.push(row),
+                None => groups.push(vec![row]),
+            }
+        }
+        groups.iter().filter_map(|group| BestBackend::of(group)).collect()
+    }
+
+    /// Compares the backends. `None` if none was measured.
+    fn of(rows: &[&BenchRow]) -> Option<BestBackend> {
+        let rate = |row: &BenchRow| row.median().map(|sample| sample.rate());
+        let measured = rows.iter().filter_map(|row| Some((*row, rate(row)?)));
+        let (automatic, requested): (Vec<_>, Vec<_>) =
+            measured.partition(|(row, _)| row.backend == Backend::Auto);
+        let &(best, rate) = requested.iter().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+        let &(auto, auto_rate) = automatic.first()?;
+        let chose_best = auto.choices.iter().all(|choice| choice.backend == best.backend);
+        let auto_suffices = chose_best || auto_rate >= AS_GOOD * rate;
+        let (to, cache, backend) = (best.to.clone(), best.cache, best.backend);
+        Some(BestBackend { to, cache, backend, rate, auto_rate, auto_suffices })
+    }
+
+    /// Returns a line for each destination, which names its best backends and what to request.
+    pub(super) fn lines(all: &[BestBackend]) -> String {
+        let mut destinations: Vec<&str> = all.iter().map(|one| one.to.as_str()).collect();
+        destinations.dedup();
+        let line = |to: &&str| {
+            let of_it: Vec<&BestBackend> = all.iter().filter(|one| one.to == *to).collect();
+            let best = |one: &&BestBackend| {
+                format!("{} with a {} page cache ({:.2} GB/s)", one.backend, one.cache, one.rate / 1e9)
+            };
+            let best = of_it.iter().map(best).collect::<Vec<_>>().join(", ");
+            let slow: Vec<String> = of_it.iter().filter_map(|one| one.advice()).collect();
+            let advice =
+                if slow.is_empty() { "keep the default, auto".to_owned() } else { slow.join(" and ") };
+            format!("best to {to}: {best}; {advice}\n")
+        };
+        destinations.iter().map(line).collect()
+    }
+
+    /// Returns what to request instead of `auto`, unless that suffices.
+    fn advice(&self) -> Option<String> {
+        let slower = (1.0 - self.auto_rate / self.rate) * 100.0;
+        let BestBackend { cache, backend, auto_suffices, .. } = self;
+        (!auto_suffices).then(|| {
+            format!("request {backend} for a {cache} page cache, where auto is {slower:.0} % slower")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use hostbuf_staging::RingCounters;
+
+    use super::super::bench_sample::BenchSample;
+    use super::*;
+
+    /// Makes a row that has read 1 GB in some milliseconds, or none if it was refused.
+    fn row(cache: PageCacheState, backend: Backend, milliseconds: Option<u64>) -> BenchRow {
+        let mut row = BenchRow::new("the host".to_owned(), cache, backend);
+        row.samples.extend(milliseconds.map(|milliseconds| BenchSample {
+            bytes: 1_000_000_000,
+            elapsed: Duration::from_millis(milliseconds),
+            cpu: Duration::ZERO,
+            counters: RingCounters::default(),
+            needs_disk: false,
+        }));
+        row
+    }
+
+    #[test]
+    fn the_fastest_requested_backend_is_best() {
+        use Backend::{Auto, Direct, Mmap, Posix};
+        use PageCacheState::{Cold, Warm};
+        let rows = [
+            row(Cold, Posix, Some(1000)),
+            row(Cold, Direct, Some(500)),
+            row(Cold, Mmap, None),
+            row(Cold, Auto, Some(499)),
+            row(Warm, Posix, Some(100)),
+            row(Warm, Direct, Some(500)),
+            row(Warm, Auto, Some(105)),
+        ];
+        let best = BestBackend::of_all(&rows);
+        let found: Vec<_> = best.iter().map(|one| (one.cache, one.backend, one.auto_suffices)).collect();
+        assert_eq!(found, [(Cold, Direct, true), (Warm, Posix, true)]);
+        let line = BestBackend::lines(&best);
+        assert_eq!(
+            line,
+            "best to the host: direct with a cold page cache (2.00 GB/s), posix with a warm page cache (10.00 GB/s); \
+             keep the default, auto\n"
+        );
+    }
+
+    #[test]
+    fn a_slow_automatic_choice_is_named() {
+        let direct = row(PageCacheState::Cold, Backend::Direct, Some(500));
+        let best = |auto: BenchRow| BestBackend::of_all(&[direct.clone(), auto]);
+        let mut auto = row(PageCacheState::Cold, Backend::Auto, Some(1000));
+        let file = hostbuf_staging::FileOptions::new().backend(Backend::Posix).open("/proc/self/exe");
+        auto.add(auto.samples[0], &[file.expect("a test is a file")]);
+        let line = BestBackend::lines(&best(auto.clone()));
+        assert!(
+            line.ends_with("; request direct for a cold page cache, where auto is 50 % slower\n"),
+            "{line}"
+        );
+        auto.choices[0].backend = Backend::Direct;
+        assert!(best(auto)[0].auto_suffices, "it has chosen the same backend");
+        assert_eq!(BestBackend::of_all(&[row(PageCacheState::Warm, Backend::Mmap, None)]), []);
+    }
+}
