@@ -21,9 +21,9 @@ const LEAST_BYTES: usize = 1 << 30;
 /// to a mapping run in parallel.
 ///
 /// The copies are made by `process_vm_writev(2)` from this process to itself. If the file shrinks
-/// meanwhile, or tmpfs is full, it returns an error where a store would be SIGBUS. The bytes then go
-/// to `pwrite`, which states the reason. They also do where the kernel or a filter of system calls
-/// has no `process_vm_writev`, and where the file cannot be mapped for writing.
+/// meanwhile, or tmpfs is full, it returns an error where a store would be SIGBUS. The bytes then
+/// go to `pwrite`, which states the reason. They also do where the kernel or a filter of system
+/// calls has no `process_vm_writev`, and where the file cannot be mapped for writing.
 #[derive(Debug, Default)]
 pub(super) struct MappedWrites {
     mapping: RwLock<Option<Arc<WriteMapping>>>,

@@ -82,7 +82,7 @@ pub fn cached_pages_in(file: &File, range: Range<u64>) -> io::Result<CachedPages
 /// The size in bytes of each sample of a large file, and the number of samples.
 const SAMPLE: (u64, u64) = (1 << 20, 128);
 
-/// How much of a file is in the page cache, by samples if the file is large.
+/// The part of a file that is in the page cache, by samples if the file is large.
 pub(super) struct CachedShare {
     /// The number of pages that were looked at.
     pub(super) pages: u64,
