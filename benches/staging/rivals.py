@@ -167,8 +167,8 @@ def fill_page_cache(path: str) -> None:
 
     try:
         cached = hostbuf.page_cache(path)
-    except hostbuf.UnsupportedError:
-        return
+    except OSError:
+        return  # The kernel does not tell, or the file has no page cache.
     if cached.cached < cached.pages:
         with open(path, "rb") as file:
             while file.read(64 << 20):
