@@ -5,6 +5,7 @@
 mod adopted_frames;
 mod before_main;
 mod copies;
+mod copy_batches;
 mod cufile;
 mod figures;
 mod legacy_handles;

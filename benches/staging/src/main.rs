@@ -1,4 +1,4 @@
-//! The benchmarks of rings: see README.md.
+//! The benchmarks of rings and of loaded tensors: see README.md.
 
 mod comparing_sink;
 mod discarding_device;
@@ -6,6 +6,7 @@ mod disk_reads;
 mod file_reads;
 mod fio;
 mod read_sample;
+mod tensor_copies;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -14,7 +15,8 @@ use hostbuf_staging::Backend;
 
 const USAGE: &str = "\
 usage: hostbuf-bench-staging read [--backend NAME] FILE [ROUNDS]
-       hostbuf-bench-staging read --cold [--backend NAME ...] FILE [ROUNDS]";
+       hostbuf-bench-staging read --cold [--backend NAME ...] FILE [ROUNDS]
+       hostbuf-bench-staging tensors [COUNT BYTES [ROUNDS]]";
 
 /// The command line of `read`.
 struct ReadCommand {
@@ -64,14 +66,40 @@ impl ReadCommand {
     }
 }
 
+/// The command line of `tensors`.
+struct TensorsCommand {
+    count: usize,
+    bytes: usize,
+    rounds: usize,
+}
+
+impl TensorsCommand {
+    /// Parses the arguments behind `tensors`.
+    fn parse(arguments: impl Iterator<Item = String>) -> Result<TensorsCommand, String> {
+        let numbers = arguments.map(|text| match text.parse() {
+            Ok(number) if number > 0 => Ok(number),
+            _ => Err(format!("invalid number {text}: expected 1 or more")),
+        });
+        let default = TensorsCommand { count: 10_000, bytes: 64 << 10, rounds: 7 };
+        match numbers.collect::<Result<Vec<usize>, _>>()?[..] {
+            [] => Ok(default),
+            [count, bytes] => Ok(TensorsCommand { count, bytes, ..default }),
+            [count, bytes, rounds] => Ok(TensorsCommand { count, bytes, rounds }),
+            _ => Err("expected COUNT and BYTES".to_owned()),
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let command = match arguments.next().as_deref() {
-        Some("read") => ReadCommand::parse(arguments),
+        Some("read") => ReadCommand::parse(arguments).map(ReadCommand::run),
+        Some("tensors") => TensorsCommand::parse(arguments)
+            .map(|TensorsCommand { count, bytes, rounds }| tensor_copies::measure(count, bytes, rounds)),
         Some(other) => Err(format!("unexpected command {other}")),
         None => Err("expected a command".to_owned()),
     };
-    match command.map(ReadCommand::run) {
+    match command {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(why)) => {
             eprintln!("hostbuf-bench-staging: {why}");

@@ -89,6 +89,26 @@ function_group! {
 }
 
 function_group! {
+    /// The function of CUDA 13 that starts many copies.
+    BatchFunctions {
+        copy: "cuMemcpyBatchAsync_v2" (
+            *const sys::CUdeviceptr, *const sys::CUdeviceptr, *const usize, usize,
+            *mut sys::CUmemcpyAttributes, *mut usize, usize, sys::CUstream
+        );
+    }
+}
+
+function_group! {
+    /// The function of CUDA 12.8 that starts many copies, and returns the index of a wrong one.
+    BatchIndexFunctions {
+        copy: "cuMemcpyBatchAsync" (
+            *const sys::CUdeviceptr, *const sys::CUdeviceptr, *const usize, usize,
+            *mut sys::CUmemcpyAttributes, *mut usize, usize, *mut usize, sys::CUstream
+        );
+    }
+}
+
+function_group! {
     /// Events.
     EventFunctions {
         create: "cuEventCreate" (*mut sys::CUevent, c_uint);
@@ -156,6 +176,8 @@ pub(crate) struct Functions {
     pub(crate) basic: BasicFunctions,
     uuid: OnceLock<UuidFunctions>,
     streams: OnceLock<StreamFunctions>,
+    batches: OnceLock<BatchFunctions>,
+    index_batches: OnceLock<BatchIndexFunctions>,
     events: OnceLock<EventFunctions>,
     allocations: OnceLock<AllocationFunctions>,
     virtual_memory: OnceLock<VirtualMemoryFunctions>,
@@ -191,6 +213,8 @@ impl Functions {
             basic: BasicFunctions::find(lookup)?,
             uuid: OnceLock::new(),
             streams: OnceLock::new(),
+            batches: OnceLock::new(),
+            index_batches: OnceLock::new(),
             events: OnceLock::new(),
             allocations: OnceLock::new(),
             virtual_memory: OnceLock::new(),
@@ -202,6 +226,8 @@ impl Functions {
     groups! {
         uuid: UuidFunctions,
         streams: StreamFunctions,
+        batches: BatchFunctions,
+        index_batches: BatchIndexFunctions,
         events: EventFunctions,
         allocations: AllocationFunctions,
         virtual_memory: VirtualMemoryFunctions,

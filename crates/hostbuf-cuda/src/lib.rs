@@ -5,7 +5,7 @@
 //! | driver | [`Driver`] | libcuda, loaded by the first call that asks for it, and never before |
 //! | device | [`CudaGpu`] | a GPU that the process sees, with its [`GpuUuid`] and [`GpuFeature`]s |
 //! | context | [`CudaContext`] | the primary context of a GPU, released by its last user |
-//! | work | [`CudaStream`], [`BorrowedStream`], [`CudaEvent`] | copies, and the order between them, also between processes |
+//! | work | [`CudaStream`], [`BorrowedStream`], [`CopyBatch`], [`CudaEvent`] | copies, and the order between them, also between processes |
 //! | host memory | [`CurrentContext::register_host`], [`PageLockedMemory`] | memory that GPUs copy at full speed |
 //! | memory of a GPU | [`DeviceMemory`] | for this process |
 //! | shared memory of a GPU | [`PhysicalMemory`], [`VirtualRange`], [`MappedMemory`] | by a file descriptor, at an address of choice |
@@ -19,6 +19,7 @@
 //! A function that an old driver lacks is [`CudaError::MissingFunction`] when it is wanted; the
 //! rest of the crate works without it.
 
+mod copy_batch;
 mod cuda_code;
 mod cuda_context;
 mod cuda_error;
@@ -41,6 +42,7 @@ mod tests;
 mod virtual_range;
 mod visible_gpus;
 
+pub use copy_batch::{BatchedCopy, CopyBatch};
 pub use cuda_code::CudaCode;
 pub use cuda_context::{CudaContext, CurrentContext};
 pub use cuda_error::CudaError;

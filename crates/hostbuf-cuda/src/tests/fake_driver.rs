@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fs::File;
 use std::os::fd::IntoRawFd;
+use std::slice;
 
 use cudarc::driver::sys;
 
@@ -199,6 +200,28 @@ impl FakeDriver {
         }
     }
 
+    /// Adds the operands of a batch of copies to those of the batches before.
+    fn batch(
+        &mut self,
+        (to, from, bytes, count): (*const u64, *const u64, *const usize, usize),
+        (attributes, first, kinds): (*mut sys::CUmemcpyAttributes, *mut usize, usize),
+    ) -> c_uint {
+        // SAFETY: the caller passes arrays of `count` elements, and of `kinds` elements.
+        let (to, from, bytes, attributes, first) = unsafe {
+            let (to, from) = (slice::from_raw_parts(to, count), slice::from_raw_parts(from, count));
+            let (attributes, first) =
+                (slice::from_raw_parts(attributes, kinds), slice::from_raw_parts(first, kinds));
+            (to, from, slice::from_raw_parts(bytes, count), attributes, first)
+        };
+        let in_stream_order = sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        if bytes.contains(&0) || first != [0] || attributes[0].srcAccessOrder != in_stream_order {
+            return INVALID_VALUE;
+        }
+        let copies = to.iter().zip(from).zip(bytes);
+        self.operands.extend(copies.flat_map(|((&to, &from), &bytes)| [to, from, bytes as u64]));
+        SUCCESS
+    }
+
     /// Ends the context and all that was made in it, as somebody else's reset or the exit does.
     pub(super) fn lose_context(&mut self, code: c_uint) {
         self.gone = Some(code);
@@ -319,6 +342,27 @@ fake_functions! {
         fake.operands = vec![to, from, bytes as u64, stream as u64];
         SUCCESS
     };
+    "cuMemcpyBatchAsync_v2": batch(
+        to: *const u64,
+        from: *const u64,
+        bytes: *const usize,
+        count: usize,
+        attributes: *mut sys::CUmemcpyAttributes,
+        first: *mut usize,
+        kinds: usize,
+        _stream: sys::CUstream
+    ) = |fake| fake.batch((to, from, bytes, count), (attributes, first, kinds));
+    "cuMemcpyBatchAsync": index_batch(
+        to: *const u64,
+        from: *const u64,
+        bytes: *const usize,
+        count: usize,
+        attributes: *mut sys::CUmemcpyAttributes,
+        first: *mut usize,
+        kinds: usize,
+        _wrong: *mut usize,
+        _stream: sys::CUstream
+    ) = |fake| fake.batch((to, from, bytes, count), (attributes, first, kinds));
 
     "cuEventCreate": event_create(event: *mut sys::CUevent, flags: c_uint) = |fake| {
         fake.flags = flags;

@@ -1,6 +1,7 @@
 //! Tests with a fake driver, which needs no GPU.
 
 mod contexts;
+mod copy_batches;
 mod events_and_streams;
 mod failing_calls;
 mod fake_driver;

@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code, reason = "passes the promises of a ring on to the driver")]
 
-use hostbuf_cuda::{CudaContext, CudaError, CudaEvent, CudaStream, DeviceMemory, DeviceSpan};
+use hostbuf_cuda::{
+    BatchedCopy, CopyBatch, CudaContext, CudaError, CudaEvent, CudaStream, DeviceMemory, DeviceSpan,
+};
 
 use super::copy_device::{CopyDevice, DeviceCopy};
 use super::device_buffer::DeviceBuffer;
@@ -12,6 +14,8 @@ use super::device_error::DeviceError;
 #[derive(Debug)]
 pub struct CudaDevice {
     stream: CudaStream,
+    /// `None` for a driver that starts one copy by each call.
+    batch: Option<CopyBatch>,
 }
 
 impl CudaDevice {
@@ -21,10 +25,12 @@ impl CudaDevice {
     /// The driver's.
     pub fn new(context: &CudaContext) -> Result<CudaDevice, DeviceError> {
         let stream = CudaStream::new(context);
-        stream.map(|stream| CudaDevice { stream }).map_err(|error| {
-            let device = format!("GPU {}", context.gpu().ordinal());
-            DeviceError::refused(device, "making a stream", error)
-        })
+        stream.map(|stream| CudaDevice { stream, batch: CopyBatch::find(context.driver()) }).map_err(
+            |error| {
+                let device = format!("GPU {}", context.gpu().ordinal());
+                DeviceError::refused(device, "making a stream", error)
+            },
+        )
     }
 
     /// Returns the stream.
@@ -41,20 +47,73 @@ impl CudaDevice {
         if is_lost { error.lost() } else { error }
     }
 
-    /// Starts copies, and records `done` behind those that were started.
-    fn start(
+    /// Starts copies, by as few calls of the driver as it allows, and records `done` behind those
+    /// that were started.
+    ///
+    /// # Safety
+    /// As for [`CopyDevice::copy_to_device`], and for a copy to the host with the sides exchanged.
+    unsafe fn start(
         &self,
-        doing: &str,
+        direction: CopyDirection,
         copies: &[DeviceCopy],
         done: &CudaEvent,
-        copy: impl Fn(&DeviceCopy) -> Result<(), CudaError>,
     ) -> Result<(), DeviceError> {
-        let failed = copies.iter().find_map(|one| copy(one).err());
+        let started = match self.batch {
+            Some(batch) if copies.len() > 1 => {
+                let copies = copies.iter().map(|copy| direction.batched(copy));
+                // SAFETY: the caller guarantees both sides.
+                unsafe { batch.start(&self.stream, copies) }
+            }
+            // SAFETY: the caller guarantees both sides.
+            _ => copies.iter().try_for_each(|copy| unsafe { direction.start(&self.stream, copy) }),
+        };
         if let Err(error) = done.record(&self.stream) {
             // Nobody can tell when the copies end.
             return Err(self.error("recording the end of a copy", error).lost());
         }
-        failed.map_or(Ok(()), |error| Err(self.error(doing, error)))
+        started.map_err(|error| self.error(direction.doing(), error))
+    }
+}
+
+/// The direction of copies.
+#[derive(Clone, Copy)]
+enum CopyDirection {
+    ToDevice,
+    ToHost,
+}
+
+impl CopyDirection {
+    fn doing(self) -> &'static str {
+        match self {
+            CopyDirection::ToDevice => "starting a copy to the device",
+            CopyDirection::ToHost => "starting a copy to the host",
+        }
+    }
+
+    fn batched(self, &DeviceCopy { host, bytes, address }: &DeviceCopy) -> BatchedCopy {
+        match self {
+            CopyDirection::ToDevice => BatchedCopy { to: address, from: host as u64, bytes },
+            CopyDirection::ToHost => BatchedCopy { to: host as u64, from: address, bytes },
+        }
+    }
+
+    /// Starts one copy.
+    ///
+    /// # Safety
+    /// As for [`CudaDevice::start`].
+    unsafe fn start(self, stream: &CudaStream, copy: &DeviceCopy) -> Result<(), CudaError> {
+        let &DeviceCopy { host, bytes, address } = copy;
+        match self {
+            // SAFETY: the caller guarantees both sides.
+            CopyDirection::ToDevice => unsafe {
+                stream.copy_to_device(std::ptr::slice_from_raw_parts(host, bytes), address)
+            },
+            // SAFETY: the caller guarantees both sides.
+            CopyDirection::ToHost => unsafe {
+                let to = std::ptr::slice_from_raw_parts_mut(host, bytes);
+                stream.copy_to_host(DeviceSpan::new(address, bytes), to)
+            },
+        }
     }
 }
 
@@ -70,19 +129,13 @@ impl CopyDevice for CudaDevice {
     }
 
     unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &CudaEvent) -> Result<(), DeviceError> {
-        self.start("starting a copy to the device", copies, done, |copy| {
-            let from = std::ptr::slice_from_raw_parts(copy.host, copy.bytes);
-            // SAFETY: the caller guarantees both sides.
-            unsafe { self.stream.copy_to_device(from, copy.address) }
-        })
+        // SAFETY: the caller guarantees both sides.
+        unsafe { self.start(CopyDirection::ToDevice, copies, done) }
     }
 
     unsafe fn copy_to_host(&self, copies: &[DeviceCopy], done: &CudaEvent) -> Result<(), DeviceError> {
-        self.start("starting a copy to the host", copies, done, |copy| {
-            let to = std::ptr::slice_from_raw_parts_mut(copy.host, copy.bytes);
-            // SAFETY: the caller guarantees both sides.
-            unsafe { self.stream.copy_to_host(DeviceSpan::new(copy.address, copy.bytes), to) }
-        })
+        // SAFETY: the caller guarantees both sides.
+        unsafe { self.start(CopyDirection::ToHost, copies, done) }
     }
 
     fn is_complete(&self, event: &CudaEvent) -> Result<bool, DeviceError> {
