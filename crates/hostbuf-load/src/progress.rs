@@ -52,6 +52,14 @@ impl LoadProgress {
         }
     }
 
+    pub(crate) fn region(&self) -> &LoadedRegion {
+        &self.region
+    }
+
+    pub(crate) fn is_window_ready(&self, window: u64) -> bool {
+        self.board.is_ready(window)
+    }
+
     /// Returns whether all windows with bytes of `range` are ready, so that these bytes may be
     /// read. Offsets are those of [`TensorTable::region_offset`].
     #[must_use]

@@ -1,11 +1,17 @@
 //! Copies from a buffer to a device.
 
-#![allow(unsafe_code, reason = "starts copies of a device, and waits for their end")]
+use std::path::Path;
+use std::sync::Mutex;
 
-use hostbuf_staging::{CopyDevice, DeviceCopy, DeviceError, TransferError};
+use hostbuf::HostBuffer;
+use hostbuf::job::Collective;
+use hostbuf_staging::CopyDevice;
 
+use super::window_copies::WindowCopies;
 use crate::error::LoadError;
+use crate::load::LoadOptions;
 use crate::slice_target::SliceTarget;
+use crate::table::TensorTable;
 use crate::tensors::Tensors;
 
 impl Tensors {
@@ -22,35 +28,49 @@ impl Tensors {
         device: &D,
         targets: &[SliceTarget],
     ) -> Result<u64, LoadError> {
-        let mut copies = Vec::new();
-        for target in targets {
-            let entry = target.entry(self.table())?;
-            let file = self.file_bytes(entry.file).ok_or(LoadError::Damaged)?;
-            for part in target.parts(entry)? {
-                let host = file[part.offset as usize..].as_ptr().cast_mut();
-                let (bytes, address) = (part.target.bytes() as usize, part.target.address());
-                copies.push(DeviceCopy { host, bytes, address });
-            }
-        }
-        let of_first = |error| failed(copies.first(), error);
-        let event = device.new_event().map_err(of_first)?;
-        // SAFETY: the buffer is filled, so nothing writes to it, and both sides stay allocated
-        // until the copies have ended: this waits for them, or keeps both.
-        let started = unsafe { device.copy_to_device(&copies, &event) };
-        let waited = match &started {
-            Err(error) if error.is_lost() || !error.has_started() => Ok(()),
-            _ => device.wait(&event),
-        };
-        if [&started, &waited].iter().any(|result| result.as_ref().is_err_and(DeviceError::is_lost)) {
-            std::mem::forget((self.buffer().clone(), targets.to_vec(), event));
-        }
-        started.and(waited).map_err(of_first)?;
-        Ok(copies.iter().map(|copy| copy.bytes as u64).sum())
+        let mut copies = WindowCopies::new(device, self, targets.to_vec())?;
+        copies.start_ready(&self.progress());
+        copies.finish()
     }
 }
 
-/// Returns the error of copies of which this is the first.
-fn failed(copy: Option<&DeviceCopy>, source: DeviceError) -> LoadError {
-    let address = copy.map_or(0, |copy| copy.address);
-    TransferError::Device { address, source, landed: 0 }.into()
+impl LoadOptions {
+    /// Loads files as [`load`](LoadOptions::load) does, and copies tensors, or slices of them, to
+    /// memory of a device of this rank meanwhile: each window as soon as it has been read. So the
+    /// time is the longer one of reading and copying, not their sum. Register the buffer with the
+    /// device before. `targets` is called once on each rank, with the table of the files; each rank
+    /// has targets of its own.
+    ///
+    /// # Errors
+    /// As [`load`](LoadOptions::load), on all ranks. After a load that has succeeded, the error of
+    /// `targets` and those of [`Tensors::copy_to_device`], on this rank only: the tensors of the
+    /// buffer are then complete ([`Tensors::open`]).
+    pub fn load_to_device<D: CopyDevice>(
+        self,
+        group: &dyn Collective,
+        buffer: &HostBuffer,
+        paths: &[impl AsRef<Path>],
+        device: &D,
+        targets: &(dyn Fn(&TensorTable) -> Result<Vec<SliceTarget>, LoadError> + Sync),
+    ) -> Result<Tensors, LoadError> {
+        let copies = Mutex::new(None);
+        let tensors = self.load_with(group, buffer, paths, &|progress| {
+            // A window that another thread misses here is found by the next call.
+            let Ok(mut copies) = copies.try_lock() else { return };
+            let copies = copies.get_or_insert_with(|| {
+                let region = progress.region();
+                let tensors = Tensors::at(region.buffer(), *region.root())?;
+                WindowCopies::new(device, &tensors, targets(tensors.table())?)
+            });
+            if let Ok(copies) = copies {
+                copies.start_ready(progress);
+            }
+        })?;
+        let copies = copies.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // The observer is called at least once.
+        let mut copies = copies.ok_or(LoadError::Damaged)??;
+        copies.start_ready(&tensors.progress());
+        copies.finish()?;
+        Ok(tensors)
+    }
 }

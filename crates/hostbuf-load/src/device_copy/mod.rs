@@ -3,3 +3,4 @@
 mod buffer_copy;
 #[cfg(test)]
 mod tests;
+mod window_copies;

@@ -1,14 +1,15 @@
 //! Copies of loaded tensors to a simulated device.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use hostbuf::BufferOptions;
 use hostbuf::job::Solo;
+use hostbuf::{BufferOptions, HostBuffer};
 use hostbuf_staging::{DeviceTarget, Fault, SimulatedDevice, SimulatedMemory};
 
 use crate::error::{LoadError, LoadErrorKind};
 use crate::load::LoadOptions;
 use crate::slice_target::SliceTarget;
+use crate::table::TensorTable;
 use crate::tensors::Tensors;
 use crate::test_folder::TestFolder;
 
@@ -61,4 +62,73 @@ fn a_device_that_fails_is_an_error() {
     let wrong = SliceTarget::new("matrix", memory(7).1);
     let error = tensors.copy_to_device(&SimulatedDevice::new(), &[wrong]).expect_err("960 bytes");
     assert!(matches!(error, LoadError::Target { needed: 960, bytes: 7, .. }), "{error}");
+}
+
+/// Writes a file of `bytes` bytes, and returns its content.
+fn write_file(folder: &TestFolder, bytes: usize) -> (std::path::PathBuf, Vec<u8>) {
+    let content: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 4096) as u8).collect();
+    (folder.write("large.bin", &content), content)
+}
+
+/// Makes an empty buffer for a file of a megabyte.
+fn empty_buffer() -> HostBuffer {
+    HostBuffer::allocate(&Solo, BufferOptions::new(4 << 20)).expect("the host has the memory")
+}
+
+#[test]
+fn windows_are_copied_while_others_are_read() {
+    let folder = TestFolder::new("meanwhile");
+    let (path, content) = write_file(&folder, (1 << 20) + 77);
+    let (memory, target) = memory(content.len() as u64);
+    let (device, calls) = (SimulatedDevice::new(), Mutex::new(0));
+    // The first window waits on the device until the others have been read.
+    device.fault(1, Fault::Hang);
+    let buffer = empty_buffer();
+    let tensors = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !device.is_hanging() {
+                std::thread::yield_now();
+            }
+            let is_loaded =
+                || Tensors::open(&buffer).is_ok_and(|tensors| tensors.progress().is_ready(0..1 << 20));
+            while !is_loaded() {
+                std::thread::yield_now();
+            }
+            device.resume();
+        });
+        let targets = |table: &TensorTable| {
+            *calls.lock().expect("nothing panics") += 1;
+            assert_eq!(table.tensors().len(), 1);
+            Ok(vec![SliceTarget::new("large.bin", target.clone())])
+        };
+        let options = LoadOptions::new().window_bytes(64 << 10).workers(2);
+        options.load_to_device(&Solo, &buffer, &[&path], &device, &targets)
+    });
+    let tensors = tensors.expect("nothing fails");
+    assert!(memory.content() == content && tensors.get("large.bin").expect("it is there").bytes == content);
+    assert_eq!(calls.into_inner().expect("nothing panics"), 1);
+}
+
+#[test]
+fn a_load_succeeds_without_its_copies() {
+    let folder = TestFolder::new("without");
+    let (path, content) = write_file(&folder, 300_000);
+    for number in 1..=5 {
+        for fault in [Fault::Refuse, Fault::Fail, Fault::Lose] {
+            let (device, buffer) = (SimulatedDevice::new(), empty_buffer());
+            device.fault(number, fault);
+            let targets = |_: &TensorTable| Ok(vec![SliceTarget::new("large.bin", memory(300_000).1)]);
+            let options = LoadOptions::new().window_bytes(64 << 10);
+            let loaded = options.load_to_device(&Solo, &buffer, &[&path], &device, &targets);
+            let error = loaded.expect_err("the device fails");
+            assert_eq!(error.kind(), LoadErrorKind::Transfer, "copy {number}, {fault:?}: {error}");
+            let tensors = Tensors::open(&buffer).expect("the load has succeeded");
+            assert!(tensors.get("large.bin").expect("it is there").bytes == content);
+        }
+    }
+    let (device, buffer) = (SimulatedDevice::new(), empty_buffer());
+    let targets = |_: &TensorTable| Ok(vec![SliceTarget::new("none", memory(7).1)]);
+    let loaded = LoadOptions::new().load_to_device(&Solo, &buffer, &[&path], &device, &targets);
+    let error = loaded.expect_err("there is no such tensor");
+    assert!(matches!(error, LoadError::NoTensor { .. }), "{error}");
 }

@@ -65,6 +65,16 @@ impl LoadedRegion {
         }
     }
 
+    /// Returns the address of the first byte of a range of the region.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub(crate) fn start(&self, range: Range<u64>) -> *const u8 {
+        assert!(range.start <= range.end && range.end <= self.root.region_bytes);
+        // SAFETY: within the buffer, since the root was checked.
+        unsafe { self.buffer.as_ptr().add((self.root.region + range.start) as usize) }.as_ptr().cast_const()
+    }
+
     /// Returns the bytes of a range of the region, and those up to the end of their page, for
     /// writing.
     ///
