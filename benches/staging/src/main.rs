@@ -5,7 +5,9 @@ mod discarding_device;
 mod disk_reads;
 mod file_reads;
 mod fio;
+mod rank_slices;
 mod read_sample;
+mod shared_load;
 mod tensor_copies;
 
 use std::error::Error;
@@ -16,7 +18,8 @@ use hostbuf_staging::Backend;
 const USAGE: &str = "\
 usage: hostbuf-bench-staging read [--backend NAME] FILE [ROUNDS]
        hostbuf-bench-staging read --cold [--backend NAME ...] FILE [ROUNDS]
-       hostbuf-bench-staging tensors [COUNT BYTES [ROUNDS]]";
+       hostbuf-bench-staging tensors [COUNT BYTES [ROUNDS]]
+       hostbuf run -n N --launcher local -- hostbuf-bench-staging shared FILE [ROUNDS]";
 
 /// The command line of `read`.
 struct ReadCommand {
@@ -40,18 +43,11 @@ impl ReadCommand {
                 _ => operands.push(argument),
             }
         }
-        let (path, rounds) = match &operands[..] {
-            [path] => (path, 7),
-            [path, rounds] => match rounds.parse() {
-                Ok(rounds) if rounds > 0 => (path, rounds),
-                _ => return Err(format!("invalid number of rounds {rounds}: expected 1 or more")),
-            },
-            _ => return Err("expected a file".to_owned()),
-        };
+        let (path, rounds) = file_and_rounds(operands.into_iter())?;
         if !is_cold && backends.len() > 1 {
             return Err("several backends are compared with --cold only".to_owned());
         }
-        Ok(ReadCommand { is_cold, backends, path: path.clone(), rounds })
+        Ok(ReadCommand { is_cold, backends, path, rounds })
     }
 
     fn run(self) -> Result<(), Box<dyn Error>> {
@@ -64,6 +60,20 @@ impl ReadCommand {
             false => file_reads::measure(&path, backends.first().copied().unwrap_or(Backend::Posix), rounds),
         }
     }
+}
+
+/// Parses a file, and the number of rounds.
+fn file_and_rounds(arguments: impl Iterator<Item = String>) -> Result<(String, usize), String> {
+    let mut operands: Vec<String> = arguments.collect();
+    let rounds = match &operands[..] {
+        [_] => 7,
+        [_, rounds] => match rounds.parse() {
+            Ok(rounds) if rounds > 0 => rounds,
+            _ => return Err(format!("invalid number of rounds {rounds}: expected 1 or more")),
+        },
+        _ => return Err("expected a file".to_owned()),
+    };
+    Ok((operands.swap_remove(0), rounds))
 }
 
 /// The command line of `tensors`.
@@ -96,6 +106,9 @@ fn main() -> ExitCode {
         Some("read") => ReadCommand::parse(arguments).map(ReadCommand::run),
         Some("tensors") => TensorsCommand::parse(arguments)
             .map(|TensorsCommand { count, bytes, rounds }| tensor_copies::measure(count, bytes, rounds)),
+        Some("shared") => {
+            file_and_rounds(arguments).map(|(path, rounds)| shared_load::measure(&path, rounds))
+        }
         Some(other) => Err(format!("unexpected command {other}")),
         None => Err("expected a command".to_owned()),
     };

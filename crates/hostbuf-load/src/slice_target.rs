@@ -1,5 +1,7 @@
 //! A tensor, or a slice of it, and the memory of a device for it.
 
+use std::ops::Range;
+
 use hostbuf_staging::{DeviceTarget, TransferPart};
 
 use crate::error::LoadError;
@@ -31,43 +33,51 @@ impl SliceTarget {
         self
     }
 
-    /// Returns the tensor in a table.
+    /// Returns the tensor in a table, and checks that the slice lies within it and has the length
+    /// of the memory.
     ///
     /// # Errors
-    /// [`LoadError::NoTensor`].
-    pub(crate) fn entry<'t>(&self, table: &'t TensorTable) -> Result<&'t TensorEntry, LoadError> {
+    /// [`LoadError::NoTensor`]; [`LoadError::Target`] if the memory has another length than the
+    /// slice, or the slice is that of a larger tensor.
+    pub(crate) fn checked<'t>(&self, table: &'t TensorTable) -> Result<&'t TensorEntry, LoadError> {
         let tensors = table.tensors().len();
-        table.get(&self.tensor).ok_or_else(|| LoadError::NoTensor { name: self.tensor.clone(), tensors })
-    }
-
-    /// Returns the ranges of the file that the slice consists of, each with its memory.
-    ///
-    /// # Errors
-    /// [`LoadError::Target`] if the memory has another length than the slice, or the slice is that
-    /// of a larger tensor.
-    pub(crate) fn parts(&self, entry: &TensorEntry) -> Result<Vec<TransferPart>, LoadError> {
-        let whole;
-        let slice = match &self.slice {
-            Some(slice) => slice,
-            None => {
-                whole = entry.whole();
-                &whole
-            }
-        };
-        let (needed, bytes) = (slice.bytes, self.target.bytes());
+        let no_tensor = || LoadError::NoTensor { name: self.tensor.clone(), tensors };
+        let entry = table.get(&self.tensor).ok_or_else(no_tensor)?;
+        let bytes = self.target.bytes();
         let other_length = |needed| LoadError::Target { tensor: self.tensor.clone(), needed, bytes };
+        let needed = self.slice.as_ref().map_or(entry.bytes(), |slice| slice.bytes);
         if needed != bytes {
             return Err(other_length(needed));
         }
-        let rows = slice.parts.iter().flat_map(StridedPart::rows);
-        rows.map(|(row, at)| {
-            let length = row.end - row.start;
-            let target = self.target.part(at..at + length).map_err(|_| other_length(at + length))?;
-            if row.end > entry.bytes() {
-                return Err(other_length(entry.bytes()));
+        for part in self.slice.iter().flat_map(|slice| &slice.parts) {
+            let (end, target_end) = part.ends();
+            if end > entry.bytes() || target_end > bytes {
+                return Err(other_length(if target_end > bytes { target_end } else { entry.bytes() }));
             }
+        }
+        Ok(entry)
+    }
+
+    /// Returns the rows of the slice of a tensor that was [checked](SliceTarget::checked): each
+    /// range of its bytes, and the offset in the memory.
+    pub(crate) fn rows(&self, entry: &TensorEntry) -> impl Iterator<Item = (Range<u64>, u64)> + use<'_> {
+        let whole = self.slice.is_none().then(|| (0..entry.bytes(), 0));
+        let parts = self.slice.iter().flat_map(|slice| &slice.parts);
+        whole.into_iter().chain(parts.flat_map(StridedPart::rows))
+    }
+
+    /// Returns the ranges of the file that the slice of a tensor consists of, each with its memory.
+    ///
+    /// # Errors
+    /// Those of [`checked`](SliceTarget::checked).
+    pub(crate) fn parts(&self, entry: &TensorEntry) -> Result<Vec<TransferPart>, LoadError> {
+        let bytes = self.target.bytes();
+        let part = |(row, at): (Range<u64>, u64)| {
+            let end = at + (row.end - row.start);
+            let too_short = |_| LoadError::Target { tensor: self.tensor.clone(), needed: end, bytes };
+            let target = self.target.part(at..end).map_err(too_short)?;
             Ok(TransferPart::new(entry.range.start + row.start, target))
-        })
-        .collect()
+        };
+        self.rows(entry).map(part).collect()
     }
 }

@@ -1,18 +1,26 @@
 //! Copies from a buffer to a device.
 
+#![allow(unsafe_code, reason = "starts copies from a buffer that is filled")]
+
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Mutex;
 
 use hostbuf::HostBuffer;
 use hostbuf::job::Collective;
-use hostbuf_staging::CopyDevice;
+use hostbuf_staging::{CopyDevice, DeviceCopy};
 
+use super::started_copies::StartedCopies;
 use super::window_copies::WindowCopies;
 use crate::error::LoadError;
 use crate::load::LoadOptions;
 use crate::slice_target::SliceTarget;
 use crate::table::TensorTable;
 use crate::tensors::Tensors;
+
+/// The number of copies that start together. The device copies them while the next ones are
+/// prepared.
+const COPIES_A_START: usize = 512;
 
 impl Tensors {
     /// Copies tensors, or slices of them, from the buffer to memory of a device, and waits for the
@@ -28,9 +36,29 @@ impl Tensors {
         device: &D,
         targets: &[SliceTarget],
     ) -> Result<u64, LoadError> {
-        let mut copies = WindowCopies::new(device, self, targets.to_vec())?;
-        copies.start_ready(&self.progress());
-        copies.finish()
+        let (table, region) = (self.table(), self.region());
+        let entries = targets.iter().map(|target| target.checked(table)).collect::<Result<Vec<_>, _>>()?;
+        let mut started = StartedCopies::new(device, region.clone(), Cow::Borrowed(targets));
+        let mut copies = Vec::with_capacity(COPIES_A_START.min(targets.len()));
+        for (target, entry) in targets.iter().zip(entries) {
+            let (start, address) = (table.region_offset(entry), target.target.address());
+            for (row, at) in target.rows(entry) {
+                let host = region.start(start + row.start..start + row.end).cast_mut();
+                copies.push(DeviceCopy {
+                    host,
+                    bytes: (row.end - row.start) as usize,
+                    address: address + at,
+                });
+                if copies.len() == COPIES_A_START {
+                    // SAFETY: nothing writes to a buffer that is filled.
+                    unsafe { started.start(&copies) };
+                    copies.clear();
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { started.start(&copies) };
+        started.finish()
     }
 }
 

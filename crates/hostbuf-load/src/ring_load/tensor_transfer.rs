@@ -34,7 +34,7 @@ pub fn load_through<D: CopyDevice>(
 ) -> Result<TensorTransfer, LoadError> {
     let mut parts = BTreeMap::<usize, Vec<_>>::new();
     for target in targets {
-        let entry = target.entry(table)?;
+        let entry = target.checked(table)?;
         parts.entry(entry.file).or_default().append(&mut target.parts(entry)?);
     }
     let mut opened = Vec::with_capacity(parts.len());

@@ -38,6 +38,15 @@ impl StridedPart {
         self.height == 1 || self.width == self.pitch
     }
 
+    /// Returns the ends of the last row in the tensor and in the slice. A number that is too large
+    /// for a memory is the largest one.
+    pub(crate) fn ends(&self) -> (u64, u64) {
+        let end = |offset: u64, pitch: u64| {
+            offset.saturating_add((self.height - 1).saturating_mul(pitch)).saturating_add(self.width)
+        };
+        (end(self.offset, self.pitch), end(self.target_offset, self.target_pitch))
+    }
+
     /// Returns each row: its bytes in the tensor, and its offset in the slice.
     pub fn rows(&self) -> impl Iterator<Item = (Range<u64>, u64)> + use<> {
         let part = *self;

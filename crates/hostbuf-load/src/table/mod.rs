@@ -2,6 +2,7 @@
 
 mod dtype;
 mod file_version;
+mod name_index;
 mod region_layout;
 mod source_file;
 mod table_bytes;

@@ -24,6 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::dtype::Dtype;
 use super::file_version::FileVersion;
+use super::name_index::NameIndex;
 use super::source_file::SourceFile;
 use super::table_bytes::{TableReader, TableWriter};
 use super::tensor_entry::{ArrayOrder, ByteOrder, TensorEntry};
@@ -156,7 +157,8 @@ fn decode_body(reader: &mut TableReader<'_>) -> Option<TensorTable> {
     let files = reader.list(decode_file)?;
     let tensors = reader.list(decode_tensor)?;
     let (region_bytes, header_bytes) = (reader.number()?, reader.number()?);
-    Some(TensorTable { files, tensors, region_bytes, header_bytes })
+    let names = NameIndex::new(&tensors);
+    Some(TensorTable { files, tensors, names, region_bytes, header_bytes })
 }
 
 fn decode_file(reader: &mut TableReader<'_>) -> Option<SourceFile> {

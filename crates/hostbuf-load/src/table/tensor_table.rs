@@ -6,6 +6,7 @@ use std::path::Path;
 use hostbuf_staging::{Backend, FileOptions};
 
 use super::file_version::FileVersion;
+use super::name_index::NameIndex;
 use super::region_layout;
 use super::source_file::SourceFile;
 use super::tensor_entry::TensorEntry;
@@ -20,6 +21,7 @@ pub struct TensorTable {
     pub(super) files: Vec<SourceFile>,
     /// The tensors, sorted by name.
     pub(super) tensors: Vec<TensorEntry>,
+    pub(super) names: NameIndex,
     pub(super) region_bytes: u64,
     pub(super) header_bytes: u64,
 }
@@ -57,6 +59,7 @@ impl TensorTable {
     /// Sorts the tensors, and gives each file its place in a buffer.
     fn place(mut self) -> Result<TensorTable, FileError> {
         self.tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        self.names = NameIndex::new(&self.tensors);
         let last = self.files.last().map(|file| file.path.clone()).unwrap_or_default();
         self.region_bytes = region_layout::place(&mut self.files).ok_or_else(|| {
             let found = "no memory is that large".to_owned();
@@ -128,8 +131,7 @@ impl TensorTable {
     /// Returns a tensor.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&TensorEntry> {
-        let found = self.tensors.binary_search_by(|tensor| tensor.name.as_str().cmp(name));
-        found.ok().map(|index| &self.tensors[index])
+        self.names.find(&self.tensors, name)
     }
 
     /// Returns the number of bytes of all files.

@@ -1,0 +1,110 @@
+//! Copies that have started, and their end.
+
+#![allow(unsafe_code, reason = "starts copies of a device, and waits for their end")]
+
+use std::borrow::Cow;
+use std::mem::{forget, take};
+
+use hostbuf_staging::{CopyDevice, DeviceCopy, DeviceError, TransferError};
+
+use crate::error::LoadError;
+use crate::shared::LoadedRegion;
+use crate::slice_target::SliceTarget;
+
+/// A set of copies from the buffer of a load to a device. Dropping it waits for their end.
+pub(super) struct StartedCopies<'d, D: CopyDevice> {
+    device: &'d D,
+    /// The region, which keeps the buffer mapped.
+    region: LoadedRegion,
+    /// The targets, which keep the memory of the device.
+    targets: Cow<'d, [SliceTarget]>,
+    /// One for each call that has started copies.
+    events: Vec<D::Event>,
+    bytes: u64,
+    failed: Option<LoadError>,
+    is_lost: bool,
+}
+
+impl<'d, D: CopyDevice> StartedCopies<'d, D> {
+    /// Makes it without copies.
+    pub(super) fn new(
+        device: &'d D,
+        region: LoadedRegion,
+        targets: Cow<'d, [SliceTarget]>,
+    ) -> StartedCopies<'d, D> {
+        let (events, bytes, failed) = (Vec::new(), 0, None);
+        StartedCopies { device, region, targets, events, bytes, failed, is_lost: false }
+    }
+
+    pub(super) fn region(&self) -> &LoadedRegion {
+        &self.region
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Starts copies, without waiting for the device. Nothing starts after a failure.
+    ///
+    /// # Safety
+    /// The host memory is within the region, and nothing writes to it any more. The memory of the
+    /// device is that of the targets.
+    pub(super) unsafe fn start(&mut self, copies: &[DeviceCopy]) {
+        let (Some(first), false) = (copies.first(), self.has_failed()) else { return };
+        let event = match self.device.new_event() {
+            Ok(event) => event,
+            Err(error) => return self.fail(first.address, error),
+        };
+        // SAFETY: the caller guarantees both sides, which stay allocated until the copies have
+        // ended: `end` waits for them, or keeps both.
+        match unsafe { self.device.copy_to_device(copies, &event) } {
+            Ok(()) => {
+                self.events.push(event);
+                self.bytes += copies.iter().map(|copy| copy.bytes as u64).sum::<u64>();
+            }
+            Err(error) => {
+                if error.has_started() {
+                    self.events.push(event);
+                }
+                self.fail(first.address, error);
+            }
+        }
+    }
+
+    /// Waits for all copies. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// [`LoadError::Transfer`].
+    pub(super) fn finish(mut self) -> Result<u64, LoadError> {
+        self.end();
+        self.failed.take().map_or(Ok(self.bytes), Err)
+    }
+
+    fn fail(&mut self, address: u64, source: DeviceError) {
+        self.is_lost |= source.is_lost();
+        self.failed.get_or_insert(TransferError::Device { address, source, landed: 0 }.into());
+    }
+
+    /// Waits until the device accesses neither side, or keeps both if it is lost.
+    fn end(&mut self) {
+        let events = take(&mut self.events);
+        for event in &events {
+            if self.is_lost {
+                break;
+            }
+            if let Err(error) = self.device.wait(event) {
+                let address = self.targets.first().map_or(0, |target| target.target.address());
+                self.fail(address, error);
+            }
+        }
+        if self.is_lost {
+            forget((self.region.clone(), self.targets.to_vec(), events));
+        }
+    }
+}
+
+impl<D: CopyDevice> Drop for StartedCopies<'_, D> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
