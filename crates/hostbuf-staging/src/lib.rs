@@ -12,6 +12,8 @@ mod counters;
 mod device;
 mod file;
 mod read_write_at;
+#[cfg(feature = "remote")]
+mod remote;
 mod ring;
 #[cfg(all(test, loom))]
 mod slot_interleavings;
@@ -35,5 +37,7 @@ pub use file::{
 #[cfg(feature = "cuda")]
 pub use file::{CuFile, CuFileBuffer, CuFileCode, CuFileDriver, CuFileError};
 pub use read_write_at::{NamedFile, ReadAt, WriteAt};
+#[cfg(feature = "remote")]
+pub use remote::{RemoteClient, RemoteError, RemoteFile, RemoteOptions, RemoteProblem, RequestMode};
 pub use ring::{BorrowedMemory, HostMemory, InvalidRing, Ring, RingError, RingMemory, RingOptions};
 pub use transfer::{Transfer, TransferError, TransferPart};

@@ -1,0 +1,23 @@
+//! Connections, and the runtime that drives them.
+
+use reqwest::Client;
+use tokio::runtime::{Builder, Runtime};
+
+use super::http_client::HttpClients;
+use super::remote_error::RemoteProblem;
+
+/// A runtime of one thread at a time, and a client whose connections it drives.
+pub(super) struct ConnectionRuntime {
+    /// Dropped before the runtime.
+    pub(super) client: Client,
+    pub(super) runtime: Runtime,
+}
+
+impl ConnectionRuntime {
+    pub(super) fn new(clients: &HttpClients) -> Result<ConnectionRuntime, RemoteProblem> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime
+            .map_err(|error| RemoteProblem::Connect { why: format!("starting a runtime: {error}") })?;
+        Ok(ConnectionRuntime { client: clients.client(true)?, runtime })
+    }
+}

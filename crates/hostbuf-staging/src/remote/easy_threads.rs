@@ -1,0 +1,91 @@
+//! Requests by the threads that read.
+
+use std::mem::{forget, take};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use hostbuf_os::fork_guard::ForkGuard;
+use hostbuf_os::poison::IgnorePoison;
+use reqwest::Client;
+use tokio::runtime::Handle;
+
+use super::connection_runtime::ConnectionRuntime;
+use super::http_client::HttpClients;
+use super::range_stream::RangeStream;
+use super::remote_error::{RemoteError, RemoteProblem};
+use super::remote_object::RemoteObject;
+
+/// The connections of the threads that read. Each thread drives those that it uses.
+pub(super) struct EasyThreads {
+    clients: Arc<HttpClients>,
+    /// The connections that no thread uses.
+    idle: Mutex<Vec<ConnectionRuntime>>,
+    fork_guard: ForkGuard,
+}
+
+impl EasyThreads {
+    pub(super) fn new(clients: Arc<HttpClients>) -> EasyThreads {
+        EasyThreads { clients, idle: Mutex::default(), fork_guard: ForkGuard::current() }
+    }
+
+    /// Runs a request in this thread.
+    pub(super) fn run<T: Send>(
+        &self,
+        request: impl AsyncFnOnce(Client) -> Result<T, RemoteError> + Send,
+    ) -> Result<T, RemoteError> {
+        // A thread of another runtime cannot wait for this one.
+        match Handle::try_current() {
+            Ok(_) => thread::scope(|scope| {
+                let ended = scope.spawn(|| self.run_here(request)).join();
+                ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            }),
+            Err(_) => self.run_here(request),
+        }
+    }
+
+    fn run_here<T>(
+        &self,
+        request: impl AsyncFnOnce(Client) -> Result<T, RemoteError>,
+    ) -> Result<T, RemoteError> {
+        if !self.fork_guard.is_current() {
+            return Err(RemoteError::before("", RemoteProblem::Forked));
+        }
+        let idle = self.idle.lock().ignore_poison().pop();
+        let connections = match idle {
+            Some(connections) => connections,
+            None => {
+                ConnectionRuntime::new(&self.clients).map_err(|problem| RemoteError::before("", problem))?
+            }
+        };
+        let result = connections.runtime.block_on(request(connections.client.clone()));
+        self.idle.lock().ignore_poison().push(connections);
+        result
+    }
+
+    /// Reads a range of an object.
+    pub(super) fn read(
+        &self,
+        object: &Arc<RemoteObject>,
+        range: Range<u64>,
+        into: &mut [u8],
+    ) -> Result<(), RemoteError> {
+        self.run(async |client| {
+            let (mut stream, mut at) = (RangeStream::new(object.clone(), client, range), 0);
+            while let Some(chunk) = stream.next().await? {
+                into[at..at + chunk.len()].copy_from_slice(&chunk);
+                at += chunk.len();
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Drop for EasyThreads {
+    fn drop(&mut self) {
+        if !self.fork_guard.is_current() {
+            // They have threads of the parent, and the connections are the parent's.
+            forget(take(&mut *self.idle.lock().ignore_poison()));
+        }
+    }
+}

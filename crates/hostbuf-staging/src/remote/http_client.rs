@@ -1,0 +1,126 @@
+//! HTTP clients with the options of a [`RemoteClient`](super::RemoteClient).
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Client;
+use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+use super::remote_error::RemoteProblem;
+use super::remote_options::RemoteOptions;
+
+/// Makes HTTP clients. A client belongs to one runtime, whose thread drives its connections.
+#[derive(Debug)]
+pub(super) struct HttpClients {
+    tls: ClientConfig,
+    headers: HeaderMap,
+    timeout: Duration,
+}
+
+impl HttpClients {
+    pub(super) fn new(options: &RemoteOptions) -> Result<HttpClients, RemoteProblem> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &options.headers {
+            let parsed = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(value).ok());
+            let (known, mut value) = parsed.ok_or_else(|| {
+                option(format!(
+                    "invalid header \"{name}\": a name has letters, digits and -, and a value no line end"
+                ))
+            })?;
+            value.set_sensitive(true);
+            headers.append(known, value);
+        }
+        // Ranges of a compressed form are other bytes.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        Ok(HttpClients { tls: tls(&options.certificates)?, headers, timeout: options.timeout })
+    }
+
+    /// Makes a client. One without a pool may be used by several runtimes.
+    pub(super) fn client(&self, has_pool: bool) -> Result<Client, RemoteProblem> {
+        // Ranges in parallel want connections of their own, which HTTP/2 does not use.
+        let builder = Client::builder()
+            .http1_only()
+            .tls_backend_preconfigured(self.tls.clone())
+            .default_headers(self.headers.clone())
+            .connect_timeout(self.timeout)
+            .tcp_nodelay(true);
+        let builder = if has_pool { builder } else { builder.pool_max_idle_per_host(0) };
+        builder.build().map_err(|error| option(chain(&error)))
+    }
+}
+
+/// Makes the settings of TLS: the authorities of the system, and those of the options.
+fn tls(certificates: &[Vec<u8>]) -> Result<ClientConfig, RemoteProblem> {
+    let mut roots = RootCertStore::empty();
+    let native = rustls_native_certs::load_native_certs();
+    for error in &native.errors {
+        tracing::debug!(%error, "a certificate of the system cannot be read");
+    }
+    roots.add_parsable_certificates(native.certs);
+    for pem in certificates {
+        let found: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().unwrap_or_default();
+        if found.is_empty() {
+            return Err(option("certificates: expected at least one certificate in PEM".into()));
+        }
+        for certificate in found {
+            roots.add(certificate).map_err(|error| option(format!("certificates: {error}")))?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| option(format!("TLS: {error}")))?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn option(why: String) -> RemoteProblem {
+    RemoteProblem::Option { why }
+}
+
+/// Returns the problem of a request that has failed after `received` bytes of its range.
+pub(super) fn request_problem(error: reqwest::Error, received: u64, timeout: Duration) -> RemoteProblem {
+    // The address may have a signature.
+    let error = error.without_url();
+    let why = chain(&error);
+    match () {
+        () if is_tls(&error) => RemoteProblem::Tls { why },
+        () if error.is_timeout() => RemoteProblem::Timeout { timeout },
+        () if error.is_redirect() => RemoteProblem::Redirect { why },
+        () if error.is_builder() => RemoteProblem::Address { why },
+        () if error.is_connect() => RemoteProblem::Connect { why },
+        () => RemoteProblem::Cut { received, why },
+    }
+}
+
+/// Returns whether the certificate was refused. Other failures of TLS are those of a connection.
+fn is_tls(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // An io::Error hides the error that it was made of from `source`.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let tls = error.downcast_ref().or_else(|| inner.and_then(|inner| inner.downcast_ref()));
+        if let Some(rustls::Error::InvalidCertificate(_)) = tls {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// Returns the texts of an error and its sources, without repetitions.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = source.source();
+    }
+    text
+}

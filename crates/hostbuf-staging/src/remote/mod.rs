@@ -1,0 +1,26 @@
+//! Objects of servers: HTTP, S3 and WebHDFS.
+
+mod connection_runtime;
+mod content_range;
+mod easy_threads;
+mod http_client;
+mod object_address;
+mod object_version;
+mod range_stream;
+mod reactors;
+mod remote_client;
+mod remote_error;
+mod remote_file;
+mod remote_object;
+mod remote_options;
+mod request_threads;
+mod response_check;
+mod retries;
+mod s3_signer;
+mod shown_url;
+mod web_hdfs;
+
+pub use remote_client::RemoteClient;
+pub use remote_error::{RemoteError, RemoteProblem};
+pub use remote_file::RemoteFile;
+pub use remote_options::{RemoteOptions, RequestMode};

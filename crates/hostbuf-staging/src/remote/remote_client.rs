@@ -1,0 +1,114 @@
+//! A client of servers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::http_client::HttpClients;
+use super::object_address::ObjectAddress;
+use super::remote_error::{RemoteError, RemoteProblem};
+use super::remote_file::RemoteFile;
+use super::remote_object::RemoteObject;
+use super::remote_options::RemoteOptions;
+use super::request_threads::RequestThreads;
+
+/// A client of servers of HTTP, S3 and WebHDFS: its options, connections and threads. Clones are
+/// the same client.
+///
+/// Connections are kept for further requests. There are at most as many as there are threads that
+/// read at a time, or requests of reactors.
+#[derive(Clone)]
+pub struct RemoteClient(Arc<ClientParts>);
+
+pub(super) struct ClientParts {
+    options: RemoteOptions,
+    clients: Arc<HttpClients>,
+    pub(super) threads: RequestThreads,
+}
+
+impl RemoteClient {
+    pub(super) fn new(options: RemoteOptions) -> Result<RemoteClient, RemoteError> {
+        let failed = |problem| RemoteError::before("", problem);
+        if options.attempts == 0 {
+            let why = "attempts: 0 makes no request: expected at least 1".to_owned();
+            return Err(failed(RemoteProblem::Option { why }));
+        }
+        let clients = Arc::new(HttpClients::new(&options).map_err(failed)?);
+        let threads = RequestThreads::new(options.mode, &clients).map_err(failed)?;
+        Ok(RemoteClient(Arc::new(ClientParts { options, clients, threads })))
+    }
+
+    /// Returns the options.
+    #[must_use]
+    pub fn options(&self) -> &RemoteOptions {
+        &self.0.options
+    }
+
+    /// Opens an object, by the scheme of its address: `http://`, `https://`, `s3://BUCKET/KEY`,
+    /// `webhdfs://HOST:PORT/PATH`, or `swebhdfs://` for WebHDFS with TLS. Asks the server for the
+    /// length.
+    ///
+    /// # Errors
+    /// [`RemoteError`].
+    pub fn open(&self, url: &str) -> Result<RemoteFile, RemoteError> {
+        self.open_as(url, &[])
+    }
+
+    /// Opens an object of an HTTP server, by `http://` or `https://`.
+    ///
+    /// # Errors
+    /// As [`open`](RemoteClient::open).
+    pub fn open_http(&self, url: &str) -> Result<RemoteFile, RemoteError> {
+        self.open_as(url, &["http", "https"])
+    }
+
+    /// Opens an object of S3: `s3://BUCKET/KEY`. The credentials are those of the
+    /// [settings](RemoteOptions::s3), of the environment, or of the machine's role.
+    ///
+    /// # Errors
+    /// As [`open`](RemoteClient::open).
+    pub fn open_s3(&self, url: &str) -> Result<RemoteFile, RemoteError> {
+        self.open_as(url, &["s3"])
+    }
+
+    /// Opens an object of S3 by an address that somebody has signed for GET, which needs no
+    /// credentials. Messages do not show the signature.
+    ///
+    /// # Errors
+    /// As [`open`](RemoteClient::open). A signature that expires is
+    /// [`RemoteProblem::Denied`] of later reads.
+    pub fn open_s3_presigned(&self, url: &str) -> Result<RemoteFile, RemoteError> {
+        self.open_http(url)
+    }
+
+    /// Opens a file of HDFS: `webhdfs://HOST:PORT/PATH`, or `swebhdfs://` with TLS. Parameters such
+    /// as `user.name` and `delegation` are a query of the address. A change of the file is noticed
+    /// only by its length.
+    ///
+    /// # Errors
+    /// As [`open`](RemoteClient::open).
+    pub fn open_webhdfs(&self, url: &str) -> Result<RemoteFile, RemoteError> {
+        self.open_as(url, &["webhdfs", "swebhdfs"])
+    }
+
+    fn open_as(&self, url: &str, schemes: &[&str]) -> Result<RemoteFile, RemoteError> {
+        let options = &self.0.options;
+        let (address, shown) = ObjectAddress::parse(url, schemes, options, &self.0.clients)?;
+        let shown_again = shown.clone();
+        let object = self
+            .0
+            .threads
+            .easy
+            .run(async |client| RemoteObject::open(client, address, shown, options.clone()).await);
+        let object = object.map_err(|error| match error.url.is_empty() {
+            true => RemoteError { url: shown_again, ..error },
+            false => error,
+        })?;
+        Ok(RemoteFile::new(self.0.clone(), Arc::new(object)))
+    }
+}
+
+impl fmt::Debug for RemoteClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteClient").field("options", &self.0.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,130 @@
+//! An object of a server, with its version.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use reqwest::{Client, Response};
+use tokio::time::timeout;
+
+use super::http_client::request_problem;
+use super::object_address::ObjectAddress;
+use super::object_version::ObjectVersion;
+use super::remote_error::{RemoteError, RemoteProblem};
+use super::remote_options::RemoteOptions;
+use super::response_check::{
+    AcceptedRange, FailedAttempt, check_encoding, check_range, check_web_hdfs, explain,
+};
+use super::retries::Retries;
+use super::web_hdfs::{WebHdfs, parse_status};
+
+/// An object of a server, with the version that it had when it was opened.
+#[derive(Debug)]
+pub(super) struct RemoteObject {
+    pub(super) address: ObjectAddress,
+    /// The address for messages.
+    pub(super) shown: String,
+    pub(super) version: ObjectVersion,
+    pub(super) options: RemoteOptions,
+}
+
+impl RemoteObject {
+    /// Asks the server for the version of an object.
+    pub(super) async fn open(
+        client: Client,
+        address: ObjectAddress,
+        shown: String,
+        options: RemoteOptions,
+    ) -> Result<RemoteObject, RemoteError> {
+        let mut retries = Retries::new(&options);
+        let limit = options.timeout;
+        loop {
+            let version = match &address {
+                ObjectAddress::WebHdfs(file) => web_hdfs_version(&client, file, limit).await,
+                _ => http_version(&client, &address, limit).await,
+            };
+            let failed = match version {
+                Ok(version) => return Ok(RemoteObject { address, shown, version, options }),
+                Err(failed) => failed,
+            };
+            if let Err(problem) = retries.after(failed).await {
+                return Err(RemoteError { url: shown, range: None, attempts: retries.failures(), problem });
+            }
+        }
+    }
+
+    /// Requests a range, and checks the head of the answer.
+    pub(super) async fn request(
+        &self,
+        client: &Client,
+        range: &Range<u64>,
+    ) -> Result<(Response, AcceptedRange), FailedAttempt> {
+        let response = send(client, &self.address, range, self.options.timeout).await?;
+        let accepted = match self.address {
+            ObjectAddress::WebHdfs(_) => check_web_hdfs(&response, range),
+            _ => check_range(&response, range, Some(&self.version)),
+        };
+        let accepted = match accepted.and_then(|accepted| check_encoding(&response).map(|()| accepted)) {
+            Ok(accepted) => accepted,
+            Err(problem) => return Err(explain(response, problem).await),
+        };
+        match self.version.difference(response.headers(), accepted.total) {
+            Some(what) => Err(RemoteProblem::Changed { what }.into()),
+            None => Ok((response, accepted)),
+        }
+    }
+}
+
+/// Sends the request of a range, and waits for the head of the answer.
+async fn send(
+    client: &Client,
+    address: &ObjectAddress,
+    range: &Range<u64>,
+    limit: Duration,
+) -> Result<Response, RemoteProblem> {
+    let request = address.request(client, range).await?;
+    within(limit, request.send()).await
+}
+
+/// Waits for a part of an answer.
+async fn within<T>(
+    limit: Duration,
+    part: impl Future<Output = Result<T, reqwest::Error>>,
+) -> Result<T, RemoteProblem> {
+    match timeout(limit, part).await {
+        Ok(result) => result.map_err(|error| request_problem(error, 0, limit)),
+        Err(_) => Err(RemoteProblem::Timeout { timeout: limit }),
+    }
+}
+
+/// Asks for the first byte of an object, since addresses that are signed for GET are not valid for
+/// HEAD.
+async fn http_version(
+    client: &Client,
+    address: &ObjectAddress,
+    limit: Duration,
+) -> Result<ObjectVersion, FailedAttempt> {
+    let response = send(client, address, &(0..1), limit).await?;
+    let accepted = match check_range(&response, &(0..1), None) {
+        Ok(accepted) => accepted,
+        Err(problem) => return Err(explain(response, problem).await),
+    };
+    check_encoding(&response)?;
+    let bytes = accepted.total.ok_or(RemoteProblem::NoLength)?;
+    Ok(ObjectVersion::new(bytes, response.headers()))
+}
+
+async fn web_hdfs_version(
+    client: &Client,
+    file: &WebHdfs,
+    limit: Duration,
+) -> Result<ObjectVersion, FailedAttempt> {
+    let response = within(limit, client.get(file.status()).send()).await?;
+    if !response.status().is_success() {
+        let problem = RemoteProblem::Status { status: response.status().as_u16(), why: String::new() };
+        return Err(explain(response, problem).await);
+    }
+    let body = within(limit, response.bytes()).await?;
+    let (bytes, modified) = parse_status(&body)?;
+    tracing::debug!(bytes, modified, "a file of HDFS");
+    Ok(ObjectVersion { bytes, ..ObjectVersion::default() })
+}

@@ -1,0 +1,150 @@
+//! The check of an answer to the request of a range.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_ENCODING, CONTENT_RANGE, RETRY_AFTER};
+use reqwest::{Response, StatusCode};
+
+use super::content_range::ContentRange;
+use super::object_version::ObjectVersion;
+use super::remote_error::RemoteProblem;
+use super::web_hdfs;
+
+/// The most bytes that are read of the text of an error.
+const ERROR_TEXT: usize = 4096;
+/// The longest time that a server can ask to wait for.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// An attempt that has failed.
+#[derive(Debug)]
+pub(super) struct FailedAttempt {
+    pub(super) problem: RemoteProblem,
+    /// The time that the server asks to wait for.
+    pub(super) wait: Option<Duration>,
+}
+
+impl From<RemoteProblem> for FailedAttempt {
+    fn from(problem: RemoteProblem) -> FailedAttempt {
+        FailedAttempt { problem, wait: None }
+    }
+}
+
+/// An answer with bytes from the beginning of the requested range on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct AcceptedRange {
+    /// The end of the bytes, which is at most that of the requested range.
+    pub(super) end: u64,
+    /// The length of the object, if the server states it.
+    pub(super) total: Option<u64>,
+}
+
+/// Checks an answer by HTTP. `version` is that of the object, if it is known already: a server may
+/// send a whole object as the answer to the range of all of its bytes.
+pub(super) fn check_range(
+    response: &Response,
+    range: &Range<u64>,
+    version: Option<&ObjectVersion>,
+) -> Result<AcceptedRange, RemoteProblem> {
+    let stated = response.headers().get(CONTENT_RANGE).map(|text| String::from_utf8_lossy(text.as_bytes()));
+    let parsed = stated.as_deref().and_then(ContentRange::parse);
+    let length = response.content_length();
+    match (response.status(), parsed) {
+        (StatusCode::PARTIAL_CONTENT | StatusCode::OK, Some(ContentRange { range: Some(sent), total })) => {
+            let sends_length = length.is_none_or(|length| length == sent.end - sent.start);
+            if sent.start != range.start || sent.end > range.end || !sends_length {
+                let length = length.map_or(String::new(), |length| format!(", with {length} bytes"));
+                let stated = format!("{}{length}", stated.unwrap_or_default());
+                return Err(RemoteProblem::OtherRange { stated });
+            }
+            Ok(AcceptedRange { end: sent.end, total })
+        }
+        (StatusCode::PARTIAL_CONTENT, _) => {
+            let stated = stated.map_or_else(|| "it states none".into(), std::borrow::Cow::into_owned);
+            Err(RemoteProblem::OtherRange { stated })
+        }
+        (StatusCode::OK, _) => match (version, length) {
+            (Some(version), Some(length)) if *range == (0..version.bytes) && length == version.bytes => {
+                Ok(AcceptedRange { end: length, total: Some(length) })
+            }
+            // The first request of an object that turns out to be empty.
+            (None, Some(0)) => Ok(AcceptedRange { end: 0, total: Some(0) }),
+            _ => Err(RemoteProblem::NoRanges),
+        },
+        (StatusCode::RANGE_NOT_SATISFIABLE, Some(ContentRange { total: Some(total), .. })) => match version {
+            None if total == 0 => Ok(AcceptedRange { end: 0, total: Some(0) }),
+            Some(version) if version.bytes != total => {
+                let what = format!("it had {} bytes and has {total}", version.bytes);
+                Err(RemoteProblem::Changed { what })
+            }
+            _ => Err(RemoteProblem::Status { status: 416, why: String::new() }),
+        },
+        (status, _) => Err(RemoteProblem::Status { status: status.as_u16(), why: String::new() }),
+    }
+}
+
+/// Checks an answer of WebHDFS, which has no header of the range.
+pub(super) fn check_web_hdfs(
+    response: &Response,
+    range: &Range<u64>,
+) -> Result<AcceptedRange, RemoteProblem> {
+    match (response.status(), response.content_length()) {
+        (StatusCode::OK | StatusCode::PARTIAL_CONTENT, Some(length)) if length > range.end - range.start => {
+            Err(RemoteProblem::TooLong)
+        }
+        (StatusCode::OK | StatusCode::PARTIAL_CONTENT, Some(length)) if length > 0 => {
+            Ok(AcceptedRange { end: range.start + length, total: None })
+        }
+        (StatusCode::OK | StatusCode::PARTIAL_CONTENT, None) => {
+            Ok(AcceptedRange { end: range.end, total: None })
+        }
+        (StatusCode::OK | StatusCode::PARTIAL_CONTENT, Some(_)) => {
+            Err(RemoteProblem::OtherRange { stated: "no bytes".into() })
+        }
+        (status, _) => Err(RemoteProblem::Status { status: status.as_u16(), why: String::new() }),
+    }
+}
+
+/// Checks that the bytes are those of the object, not of a compressed form.
+pub(super) fn check_encoding(response: &Response) -> Result<(), RemoteProblem> {
+    match response.headers().get(CONTENT_ENCODING).map(|encoding| encoding.to_str().unwrap_or("unknown")) {
+        None => Ok(()),
+        Some(encoding) if encoding.eq_ignore_ascii_case("identity") => Ok(()),
+        Some(encoding) => Err(RemoteProblem::Encoded { encoding: encoding.to_owned() }),
+    }
+}
+
+/// Completes the problem of an answer by the text of its body and by its headers.
+pub(super) async fn explain(mut response: Response, problem: RemoteProblem) -> FailedAttempt {
+    let RemoteProblem::Status { status, .. } = problem else { return problem.into() };
+    let wait = response.headers().get(RETRY_AFTER).and_then(|text| text.to_str().ok()?.parse().ok());
+    let wait = wait.map(|seconds| Duration::from_secs(seconds).min(LONGEST_WAIT));
+    let mut body = Vec::new();
+    // A body that does not come leaves the status alone.
+    while let Ok(Ok(Some(chunk))) = tokio::time::timeout(Duration::from_secs(5), response.chunk()).await {
+        body.extend_from_slice(&chunk[..chunk.len().min(ERROR_TEXT - body.len())]);
+        if body.len() == ERROR_TEXT {
+            break;
+        }
+    }
+    if let Some(problem) = web_hdfs::exception(status, &body) {
+        return FailedAttempt { problem, wait };
+    }
+    let code = element(&body, "Code").unwrap_or_default();
+    let why = format!("status {status}{}{code}", if code.is_empty() { "" } else { ", " });
+    let problem = match status {
+        401 | 403 => RemoteProblem::Denied { why },
+        404 | 410 => RemoteProblem::NotFound { why },
+        _ => RemoteProblem::Status { status, why: code },
+    };
+    FailedAttempt { problem, wait }
+}
+
+/// Returns the text of an element of the XML with which S3 describes an error.
+fn element(body: &[u8], name: &str) -> Option<String> {
+    let text = std::str::from_utf8(body).ok()?;
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    let (value, _) = rest.split_once("</")?;
+    let is_plain = value.bytes().all(|byte| byte.is_ascii_graphic()) && value.len() <= 64;
+    is_plain.then(|| value.to_owned())
+}
