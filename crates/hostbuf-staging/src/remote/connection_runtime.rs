@@ -8,7 +8,6 @@ use super::remote_error::RemoteProblem;
 
 /// A runtime of one thread at a time, and a client whose connections it drives.
 pub(super) struct ConnectionRuntime {
-    /// Dropped before the runtime.
     pub(super) client: Client,
     pub(super) runtime: Runtime,
 }

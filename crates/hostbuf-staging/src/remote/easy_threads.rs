@@ -83,9 +83,15 @@ impl EasyThreads {
 
 impl Drop for EasyThreads {
     fn drop(&mut self) {
+        let idle = take(&mut *self.idle.lock().ignore_poison());
         if !self.fork_guard.is_current() {
             // They have threads of the parent, and the connections are the parent's.
-            forget(take(&mut *self.idle.lock().ignore_poison()));
+            return forget(idle);
+        }
+        for ConnectionRuntime { client, runtime } in idle {
+            drop(client);
+            // Waiting for its threads, which look names up, is not allowed in another runtime.
+            runtime.shutdown_background();
         }
     }
 }

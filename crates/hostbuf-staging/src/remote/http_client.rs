@@ -14,7 +14,8 @@ use rustls::{ClientConfig, RootCertStore};
 use super::remote_error::RemoteProblem;
 use super::remote_options::RemoteOptions;
 
-/// Makes HTTP clients. A client belongs to one runtime, whose thread drives its connections.
+/// The settings of HTTP clients. A client belongs to one runtime, whose thread drives its
+/// connections.
 #[derive(Debug)]
 pub(super) struct HttpClients {
     tls: ClientConfig,

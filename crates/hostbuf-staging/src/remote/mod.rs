@@ -18,6 +18,8 @@ mod response_check;
 mod retries;
 mod s3_signer;
 mod shown_url;
+#[cfg(test)]
+mod tests;
 mod web_hdfs;
 
 pub use remote_client::RemoteClient;

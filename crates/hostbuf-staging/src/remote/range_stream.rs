@@ -55,7 +55,7 @@ impl RangeStream {
 
     fn error(&self, problem: RemoteProblem) -> RemoteError {
         let (url, range) = (self.object.shown.clone(), Some(self.requested.clone()));
-        RemoteError { url, range, attempts: self.retries.failures(), problem }
+        RemoteError { url, range, attempts: self.retries.failures().max(1), problem }
     }
 
     /// Receives a part. It is empty between two answers.

@@ -34,7 +34,7 @@ struct ReceivedPart {
     bytes: Bytes,
 }
 
-/// Threads that make many requests at a time, each with connections of its own.
+/// A set of threads that make many requests at a time, each with connections of its own.
 pub(super) struct Reactors {
     queues: Vec<UnboundedSender<PartRequest>>,
     threads: Vec<JoinHandle<()>>,

@@ -11,6 +11,16 @@ use super::remote_object::RemoteObject;
 use super::remote_options::RemoteOptions;
 use super::request_threads::RequestThreads;
 
+impl RemoteOptions {
+    /// Makes a client.
+    ///
+    /// # Errors
+    /// [`RemoteProblem::Option`] for an invalid option.
+    pub fn client(self) -> Result<RemoteClient, RemoteError> {
+        RemoteClient::new(self)
+    }
+}
+
 /// A client of servers of HTTP, S3 and WebHDFS: its options, connections and threads. Clones are
 /// the same client.
 ///
@@ -19,10 +29,10 @@ use super::request_threads::RequestThreads;
 #[derive(Clone)]
 pub struct RemoteClient(Arc<ClientParts>);
 
-pub(super) struct ClientParts {
+struct ClientParts {
     options: RemoteOptions,
     clients: Arc<HttpClients>,
-    pub(super) threads: RequestThreads,
+    threads: Arc<RequestThreads>,
 }
 
 impl RemoteClient {
@@ -33,7 +43,7 @@ impl RemoteClient {
             return Err(failed(RemoteProblem::Option { why }));
         }
         let clients = Arc::new(HttpClients::new(&options).map_err(failed)?);
-        let threads = RequestThreads::new(options.mode, &clients).map_err(failed)?;
+        let threads = Arc::new(RequestThreads::new(options.mode, &clients).map_err(failed)?);
         Ok(RemoteClient(Arc::new(ClientParts { options, clients, threads })))
     }
 
@@ -103,7 +113,18 @@ impl RemoteClient {
             true => RemoteError { url: shown_again, ..error },
             false => error,
         })?;
-        Ok(RemoteFile::new(self.0.clone(), Arc::new(object)))
+        Ok(RemoteFile::new(self.0.threads.clone(), Arc::new(object)))
+    }
+}
+
+impl RemoteFile {
+    /// Opens an object by a client of its own with the default options. Use one [`RemoteClient`]
+    /// for several objects.
+    ///
+    /// # Errors
+    /// As [`RemoteClient::open`].
+    pub fn open(url: &str) -> Result<RemoteFile, RemoteError> {
+        RemoteOptions::new().client()?.open(url)
     }
 }
 

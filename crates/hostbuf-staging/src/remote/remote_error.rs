@@ -19,7 +19,7 @@ pub struct RemoteError {
     pub problem: RemoteProblem,
 }
 
-/// What is wrong with a request, or with the answer to it.
+/// The kind of a [`RemoteError`]: the mistake of a request, or of the answer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoteProblem {

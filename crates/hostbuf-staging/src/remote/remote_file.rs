@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::{fmt, io};
 
-use super::remote_client::ClientParts;
 use super::remote_error::RemoteError;
 use super::remote_object::RemoteObject;
-use super::remote_options::RemoteOptions;
+use super::request_threads::RequestThreads;
 use crate::device::{CopyDevice, DeviceTarget};
 use crate::read_write_at::ReadAt;
 use crate::ring::Ring;
@@ -16,8 +15,8 @@ use crate::transfer::{Transfer, TransferPart};
 ///
 /// Its bytes go from the connection into a slot of the ring, or into the memory of a host target,
 /// by one copy. Each piece is one request (of [`RingOptions::piece_bytes`]), or several with
-/// [reactors](super::RequestMode::Reactors). Give the ring more workers than the host has cores if the
-/// server is far away: they wait most of the time.
+/// [reactors](super::RequestMode::Reactors). Give the ring more workers than the host has cores if
+/// the server is far away: they wait most of the time.
 ///
 /// [`RingOptions::piece_bytes`]: crate::RingOptions::piece_bytes
 ///
@@ -31,22 +30,14 @@ use crate::transfer::{Transfer, TransferPart};
 /// ```
 #[derive(Clone)]
 pub struct RemoteFile {
-    client: Arc<ClientParts>,
+    /// The threads and connections of the client.
+    threads: Arc<RequestThreads>,
     object: Arc<RemoteObject>,
 }
 
 impl RemoteFile {
-    pub(super) fn new(client: Arc<ClientParts>, object: Arc<RemoteObject>) -> RemoteFile {
-        RemoteFile { client, object }
-    }
-
-    /// Opens an object by a client of its own with the default options. Use one
-    /// [`RemoteClient`](super::RemoteClient) for several objects.
-    ///
-    /// # Errors
-    /// As [`RemoteClient::open`](super::RemoteClient::open).
-    pub fn open(url: &str) -> Result<RemoteFile, RemoteError> {
-        RemoteOptions::new().client()?.open(url)
+    pub(super) fn new(threads: Arc<RequestThreads>, object: Arc<RemoteObject>) -> RemoteFile {
+        RemoteFile { threads, object }
     }
 
     /// Returns the number of bytes that the object had when it was opened.
@@ -86,7 +77,7 @@ impl RemoteFile {
                 true => RemoteError { url: self.object.shown.clone(), range: Some(range.clone()), ..error },
                 false => error,
             };
-            self.client.threads.read(&self.object, range.clone(), into).map_err(named)?;
+            self.threads.read(&self.object, range.clone(), into).map_err(named)?;
         }
         Ok(bytes)
     }

@@ -3,9 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::remote_client::RemoteClient;
-use super::remote_error::RemoteError;
-
 /// The threads that make the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,7 +21,7 @@ pub enum RequestMode {
     },
 }
 
-/// The options of a [`RemoteClient`].
+/// The options of a [`RemoteClient`](super::RemoteClient).
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct RemoteOptions {
@@ -39,11 +36,11 @@ pub struct RemoteOptions {
     pub backoff: Duration,
     /// The most time without a byte from the server.
     pub timeout: Duration,
-    /// Headers of all requests, by name. Their values appear in no message.
+    /// The headers of all requests, by name. Their values appear in no message.
     pub headers: Vec<(String, String)>,
-    /// Certificates of authorities in PEM, in addition to those of the system.
+    /// The certificates of authorities in PEM, in addition to those of the system.
     pub certificates: Vec<Vec<u8>>,
-    /// Settings of S3 by their names in `object_store`, such as `aws_endpoint`, `aws_region`,
+    /// The settings of S3 by their names in `object_store`, such as `aws_endpoint`, `aws_region`,
     /// `aws_access_key_id` and `aws_secret_access_key`. They replace those of the environment
     /// (`AWS_ENDPOINT_URL`, ...).
     pub s3: Vec<(String, String)>,
@@ -119,14 +116,6 @@ impl RemoteOptions {
     pub fn s3(mut self, name: impl Into<String>, value: impl Into<String>) -> RemoteOptions {
         self.s3.push((name.into(), value.into()));
         self
-    }
-
-    /// Makes a client.
-    ///
-    /// # Errors
-    /// [`RemoteProblem::Option`](super::RemoteProblem::Option) for an invalid option.
-    pub fn client(self) -> Result<RemoteClient, RemoteError> {
-        RemoteClient::new(self)
     }
 }
 
