@@ -99,17 +99,12 @@ pub(super) fn request_problem(error: reqwest::Error, received: u64, timeout: Dur
 
 /// Returns whether the certificate was refused. Other failures of TLS are those of a connection.
 fn is_tls(error: &(dyn Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        // An io::Error hides the error that it was made of from `source`.
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let tls = error.downcast_ref().or_else(|| inner.and_then(|inner| inner.downcast_ref()));
-        if let Some(rustls::Error::InvalidCertificate(_)) = tls {
-            return true;
-        }
-        next = error.source();
+    if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
+        return true;
     }
-    false
+    // An io::Error hides the error that it was made of from `source`.
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    inner.is_some_and(|inner| is_tls(inner)) || error.source().is_some_and(is_tls)
 }
 
 /// Returns the texts of an error and its sources, without repetitions.

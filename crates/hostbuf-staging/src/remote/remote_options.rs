@@ -46,6 +46,14 @@ pub struct RemoteOptions {
     pub s3: Vec<(String, String)>,
 }
 
+impl RequestMode {
+    /// Makes the mode of `threads` threads that have up to `requests` requests in flight each.
+    #[must_use]
+    pub fn reactors(threads: usize, requests: usize) -> RequestMode {
+        RequestMode::Reactors { threads, requests }
+    }
+}
+
 impl Default for RemoteOptions {
     fn default() -> RemoteOptions {
         RemoteOptions {
