@@ -3,6 +3,7 @@
 pub(crate) mod arena;
 pub(crate) mod arena_id;
 pub(crate) mod containers;
+mod early_fill;
 pub mod ffi;
 pub(crate) mod initialize;
 pub(crate) mod portable;

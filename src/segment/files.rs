@@ -23,6 +23,9 @@ use hostbuf_memory::{
     creation_error, has_chosen_pools,
 };
 
+/// The size of a transparent huge page in bytes.
+const HUGE_PAGE: u64 = 2 << 20;
+
 /// The memory of a job on one host, referenced by its descriptors and not yet mapped.
 #[derive(Debug)]
 pub struct Segments {
@@ -170,6 +173,20 @@ impl Segments {
     #[must_use]
     pub fn eager(&self) -> u64 {
         self.buffers.iter().map(|s| &s.identity).filter(|i| !i.lazy).map(|i| i.length).sum()
+    }
+
+    /// Maps a buffer by its index, at any address, before the ranks have it.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn map(&self, index: usize) -> Result<FileMapping> {
+        let Segment { fd, identity, .. } = &self.buffers[index];
+        let align = identity.pages.size().max(HUGE_PAGE) as usize;
+        FileMapping::new(fd.as_fd(), 0, identity.length, align).map_err(|refused| {
+            let (MappingRefused::Addresses(errno) | MappingRefused::File(errno)) = refused;
+            let doing = format!("mapping buffer \"{}\" (raise `ulimit -v`)", identity.name());
+            Error::os(doing)(std::io::Error::from_raw_os_error(errno))
+        })
     }
 
     /// Completes the memory for the ranks: writes and seals the identity, which is `identity` with

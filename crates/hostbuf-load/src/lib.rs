@@ -56,7 +56,7 @@ pub use error::{FileError, FileProblem, LoadError, LoadErrorKind};
 pub use format::FileFormat;
 #[cfg(feature = "cuda")]
 pub use gpu_copy::GpuCopy;
-pub use load::{LoadOptions, load};
+pub use load::{EarlyLoad, LoadOptions, load};
 pub use progress::LoadProgress;
 pub use ring_load::{TensorTransfer, load_through};
 pub use slice::{FusedPart, SliceError, StridedPart, TensorSlice};

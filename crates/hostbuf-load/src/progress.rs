@@ -21,7 +21,7 @@ pub struct LoadProgress {
 impl LoadProgress {
     pub(crate) fn new(region: &LoadedRegion, table: &TensorTable) -> LoadProgress {
         let root = region.root();
-        let board = LoadBoard::at(region.buffer(), root.board, root.windows());
+        let board = LoadBoard::at(region.memory(), root.board, root.windows());
         LoadProgress { region: region.clone(), board, file_bytes: table.file_bytes() }
     }
 

@@ -1,11 +1,11 @@
 //! The tensors that were loaded into a buffer.
 
-use hostbuf::HostBuffer;
+use hostbuf::{AttachError, Error, HostBuffer};
 
 use crate::counters::LoadCounters;
 use crate::error::LoadError;
 use crate::progress::LoadProgress;
-use crate::shared::{LoadRoot, LoadedRegion};
+use crate::shared::{LoadMemory, LoadRoot, LoadedRegion};
 use crate::slice::{FusedPart, SliceError, TensorSlice};
 use crate::table::{TensorEntry, TensorTable};
 
@@ -13,6 +13,7 @@ use crate::table::{TensorEntry, TensorTable};
 /// bytes, on all hosts at the same addresses.
 #[derive(Clone, Debug)]
 pub struct Tensors {
+    buffer: HostBuffer,
     region: LoadedRegion,
     table: TensorTable,
 }
@@ -28,6 +29,9 @@ pub struct Tensor<'t> {
 }
 
 impl Tensors {
+    /// The name of the buffer into which `hostbuf run --load` loads files.
+    pub const BUFFER: &str = "loaded";
+
     /// Returns the tensors of a buffer into which files were loaded, by any program of the job.
     /// Local, not collective.
     ///
@@ -41,13 +45,30 @@ impl Tensors {
         Tensors::at(buffer, *root)
     }
 
+    /// Returns the tensors of the files that `hostbuf run --load` has loaded before `main`, or
+    /// `None` if it has loaded none. Local, not collective.
+    ///
+    /// # Errors
+    /// Those of [`HostBuffer::attach_named`], except that there is no such buffer; as
+    /// [`open`](Tensors::open).
+    pub fn loaded() -> Result<Option<Tensors>, LoadError> {
+        if !HostBuffer::is_launched() {
+            return Ok(None);
+        }
+        match HostBuffer::attach_named(Tensors::BUFFER) {
+            Ok(buffer) => Tensors::open(&buffer).map(Some),
+            Err(Error::Attach(AttachError::UnknownBuffer { .. })) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     pub(crate) fn at(buffer: &HostBuffer, root: LoadRoot) -> Result<Tensors, LoadError> {
-        let region = LoadedRegion::new(buffer, root.check(buffer)?);
+        let region = LoadedRegion::new(LoadMemory::of_buffer(buffer), root.check(buffer.len() as u64)?);
         let table = TensorTable::decode(&region.table_copy())?;
         if table.region_bytes() != root.region_bytes {
             return Err(LoadError::Damaged);
         }
-        Ok(Tensors { region, table })
+        Ok(Tensors { buffer: buffer.clone(), region, table })
     }
 
     pub(crate) fn region(&self) -> &LoadedRegion {
@@ -57,7 +78,7 @@ impl Tensors {
     /// Returns the buffer.
     #[must_use]
     pub fn buffer(&self) -> &HostBuffer {
-        self.region.buffer()
+        &self.buffer
     }
 
     /// Returns the table: all files and all tensors, sorted by name.

@@ -86,8 +86,7 @@ impl LoadOptions {
             // A window that another thread misses here is found by the next call.
             let Ok(mut copies) = copies.try_lock() else { return };
             let copies = copies.get_or_insert_with(|| {
-                let region = progress.region();
-                let tensors = Tensors::at(region.buffer(), *region.root())?;
+                let tensors = Tensors::at(buffer, *progress.region().root())?;
                 WindowCopies::new(device, &tensors, targets(tensors.table())?)
             });
             if let Ok(copies) = copies {

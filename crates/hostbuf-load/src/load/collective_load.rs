@@ -12,7 +12,6 @@
 //! group: no rank waits for another one outside of a collective operation.
 
 use std::alloc::Layout;
-use std::sync::atomic::Ordering;
 
 use hostbuf::job::{Collective, Hosts, Reduce};
 use hostbuf::{Arena, Error, FillState, HostBuffer, Placed};
@@ -21,10 +20,10 @@ use tracing::{info, info_span};
 
 use super::load_options::LoadOptions;
 use super::load_rounds::LoadRounds;
-use crate::clock::since_boot;
+use super::sent_table::send_table;
 use crate::error::{FileError, LoadError, all_or_none};
 use crate::progress::LoadProgress;
-use crate::shared::{LoadBoard, LoadRoot, LoadedRegion};
+use crate::shared::{LoadBoard, LoadMemory, LoadRoot, LoadedRegion};
 use crate::table::TensorTable;
 use crate::tensors::Tensors;
 
@@ -71,7 +70,7 @@ impl<'l> CollectiveLoad<'l> {
         let _span = info_span!("load", buffer = %self.buffer.name()).entered();
         let table = if self.group.rank() == 0 { read().map(|table| table.encode()) } else { Ok(Vec::new()) };
         let table = all_or_none(self.group, table.map_err(LoadError::from))?;
-        let table = if self.hosts.leads() { self.send_table(table) } else { Ok(table) };
+        let table = if self.hosts.leads() { send_table(&*self.hosts.leaders, table) } else { Ok(table) };
         let table = all_or_none(self.group, table)?;
         let tensors = if self.hosts.leads() { self.lead(&table)? } else { self.follow()? };
         // A rank that goes on finds the buffers of all hosts filled.
@@ -87,15 +86,6 @@ impl<'l> CollectiveLoad<'l> {
             );
         }
         Ok(tensors)
-    }
-
-    /// Sends the encoded table of the first rank to all leaders. Collective among them.
-    fn send_table(&self, mut table: Vec<u8>) -> Result<Vec<u8>, LoadError> {
-        let mut length = [table.len() as u64];
-        self.hosts.leaders.all_reduce(&mut length, Reduce::Max)?;
-        table.resize(usize::try_from(length[0]).unwrap_or(usize::MAX), 0);
-        self.hosts.leaders.broadcast(&mut table, 0)?;
-        Ok(table)
     }
 
     /// Loads as the leader of a host, which fills the buffer.
@@ -155,11 +145,10 @@ impl<'l> CollectiveLoad<'l> {
         })?;
         let block = arena.take(layout).map_err(no_room)?;
         let root = root.at(block.as_ptr() as u64 - self.buffer.as_ptr().as_ptr() as u64);
-        let region = LoadedRegion::new(self.buffer, root.check(self.buffer)?);
+        let region =
+            LoadedRegion::new(LoadMemory::of_buffer(self.buffer), root.check(self.buffer.len() as u64)?);
         region.write_table(table);
-        let board = LoadBoard::at(self.buffer, root.board, root.windows());
-        board.reset();
-        board.counters().begun.store(since_boot().as_nanos() as u64, Ordering::Relaxed);
+        LoadBoard::at(region.memory(), root.board, root.windows()).begin();
         arena.place(root).map_err(no_room)
     }
 
@@ -193,22 +182,9 @@ impl<'l> CollectiveLoad<'l> {
             options: self.options,
             observer: self.observer,
         };
-        rounds.run(&tensors, &progress)?;
-        self.end(&progress)?;
+        rounds.run(tensors.table(), tensors.region(), &progress)?;
+        rounds.end(&progress)?;
         Ok(tensors)
-    }
-
-    /// Completes the counters. Collective.
-    fn end(&self, progress: &LoadProgress) -> Result<(), LoadError> {
-        let counters = progress.board().counters();
-        let own = if self.hosts.leads() { counters.bytes_read.load(Ordering::Relaxed) } else { 0 };
-        let mut bytes = [own];
-        self.group.all_reduce(&mut bytes, Reduce::Sum)?;
-        if self.hosts.leads() {
-            counters.job_bytes_read.store(bytes[0], Ordering::Relaxed);
-            counters.ended.store(since_boot().as_nanos() as u64, Ordering::Relaxed);
-        }
-        Ok(())
     }
 }
 

@@ -5,15 +5,17 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use hostbuf::Error;
-use hostbuf::job::{Collective, Hosts};
+use hostbuf::job::{Collective, Hosts, Reduce};
 
 use super::exchange::{WindowExchange, windows_of};
 use super::load_options::LoadOptions;
 use super::open_files::OpenFiles;
 use super::window_reader::WindowReader;
+use crate::clock::since_boot;
 use crate::error::{LoadError, all_or_none};
 use crate::progress::LoadProgress;
-use crate::tensors::Tensors;
+use crate::shared::LoadedRegion;
+use crate::table::TensorTable;
 
 /// The number of windows of each host that are read before they are exchanged.
 const ROUND: u64 = 64;
@@ -31,16 +33,21 @@ impl LoadRounds<'_> {
     ///
     /// # Errors
     /// [`LoadError::File`], [`LoadError::Damaged`] and [`LoadError::Job`], on all ranks.
-    pub(super) fn run(&self, tensors: &Tensors, progress: &LoadProgress) -> Result<(), LoadError> {
+    pub(super) fn run(
+        &self,
+        table: &TensorTable,
+        region: &LoadedRegion,
+        progress: &LoadProgress,
+    ) -> Result<(), LoadError> {
         let (hosts, board) = (self.hosts, progress.board());
-        let windows = tensors.region().root().windows();
+        let windows = region.root().windows();
         let own = windows_of(hosts.index, hosts.count, windows);
-        let files = OpenFiles::new(tensors.table(), self.options.backend, hosts.index.0 == 0);
+        let files = OpenFiles::new(table, self.options.backend, hosts.index.0 == 0);
         let workers = self.options.workers_of(hosts.local.size());
         board.counters().readers.fetch_add(workers as u64, Ordering::Relaxed);
         let reader = WindowReader {
-            table: tensors.table(),
-            region: tensors.region(),
+            table,
+            region,
             board,
             files: &files,
             windows: own.clone(),
@@ -50,7 +57,7 @@ impl LoadRounds<'_> {
         };
         // A rank that reads no window also gets the progress.
         (self.observer)(progress);
-        let mut exchange = WindowExchange { hosts, region: tensors.region(), board, digest: 0 };
+        let mut exchange = WindowExchange { hosts, region, board, digest: 0 };
         let mut before: Option<Range<u64>> = None;
         for round in rounds(hosts.count, windows) {
             let limit = round.end.min(own.end - own.start);
@@ -67,6 +74,19 @@ impl LoadRounds<'_> {
         all_or_none(self.group, rest.and_then(|()| files.check().map_err(LoadError::from)))?;
         let is_complete = (0..windows).all(|window| board.is_ready(window));
         all_or_none(self.group, if is_complete { Ok(()) } else { Err(LoadError::Damaged) })
+    }
+
+    /// Completes the counters. Collective.
+    pub(super) fn end(&self, progress: &LoadProgress) -> Result<(), LoadError> {
+        let counters = progress.board().counters();
+        let own = if self.hosts.leads() { counters.bytes_read.load(Ordering::Relaxed) } else { 0 };
+        let mut bytes = [own];
+        self.group.all_reduce(&mut bytes, Reduce::Sum)?;
+        if self.hosts.leads() {
+            counters.job_bytes_read.store(bytes[0], Ordering::Relaxed);
+            counters.ended.store(since_boot().as_nanos() as u64, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Reads windows up to `limit` by several threads. The leader exchanges those of the round

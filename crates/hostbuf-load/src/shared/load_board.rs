@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use hostbuf::HostBuffer;
+use super::load_memory::LoadMemory;
+use crate::clock::since_boot;
 
 /// The value of the word of a window whose bytes are there.
 const READY: u32 = 0x5944_4552;
@@ -50,7 +51,7 @@ pub(crate) struct LoadBoard {
     words: NonNull<AtomicU32>,
     windows: u64,
     /// The owner of the mapping.
-    _buffer: HostBuffer,
+    _memory: LoadMemory,
 }
 
 // SAFETY: the board is shared memory that is accessed as atomics only.
@@ -64,23 +65,23 @@ impl LoadBoard {
         windows.saturating_mul(size_of::<AtomicU32>() as u64).saturating_add(size_of::<BoardHead>() as u64)
     }
 
-    /// Returns the board at an offset of a buffer.
+    /// Returns the board at an offset of the memory of a load.
     ///
     /// # Panics
-    /// If the board is not within the buffer, or not aligned to 64 bytes.
-    pub(crate) fn at(buffer: &HostBuffer, offset: u64, windows: u64) -> LoadBoard {
+    /// If the board is not within the memory, or not aligned to 64 bytes.
+    pub(crate) fn at(memory: &LoadMemory, offset: u64, windows: u64) -> LoadBoard {
         let end = offset.checked_add(LoadBoard::bytes(windows));
-        assert!(end.is_some_and(|end| end <= buffer.len() as u64) && offset.is_multiple_of(64));
-        // SAFETY: within the mapping. A buffer begins at a page, so the board is aligned.
+        assert!(end.is_some_and(|end| end <= memory.bytes()) && offset.is_multiple_of(64));
+        // SAFETY: within the mapping. Its memory begins at a page, so the board is aligned.
         let (head, words) = unsafe {
-            let head = buffer.as_ptr().add(offset as usize);
+            let head = memory.as_ptr().add(offset as usize);
             (head.cast(), head.add(size_of::<BoardHead>()).cast())
         };
-        LoadBoard { head, words, windows, _buffer: buffer.clone() }
+        LoadBoard { head, words, windows, _memory: memory.clone() }
     }
 
     fn head(&self) -> &BoardHead {
-        // SAFETY: mapped as long as the buffer is kept, aligned, and atomics only.
+        // SAFETY: mapped as long as the memory is kept, aligned, and atomics only.
         unsafe { self.head.as_ref() }
     }
 
@@ -90,7 +91,7 @@ impl LoadBoard {
     }
 
     /// Makes the board that of a load that has not begun. No other process uses it yet.
-    pub(crate) fn reset(&self) {
+    fn reset(&self) {
         let BoardHead { claimed, stopped, counters } = self.head();
         claimed.store(0, Ordering::Relaxed);
         stopped.store(0, Ordering::Relaxed);
@@ -113,6 +114,12 @@ impl LoadBoard {
         (0..self.windows).filter_map(|window| self.word(window)).for_each(|word| {
             word.store(0, Ordering::Release);
         });
+    }
+
+    /// Makes the board that of a load that begins now. No other process uses it yet.
+    pub(crate) fn begin(&self) {
+        self.reset();
+        self.counters().begun.store(since_boot().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Claims the next window of this host, if fewer than `limit` are claimed. Returns its number
@@ -163,14 +170,14 @@ impl fmt::Debug for LoadBoard {
 
 #[cfg(test)]
 mod tests {
-    use hostbuf::BufferOptions;
     use hostbuf::job::Solo;
+    use hostbuf::{BufferOptions, HostBuffer};
 
     use super::*;
 
     fn board(windows: u64) -> LoadBoard {
         let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 16)).expect("there is memory");
-        let board = LoadBoard::at(&buffer, 64, windows);
+        let board = LoadBoard::at(&LoadMemory::of_buffer(&buffer), 64, windows);
         board.reset();
         board
     }

@@ -5,9 +5,11 @@
 //! ```
 
 mod load_board;
+mod load_memory;
 mod load_root;
 mod loaded_region;
 
 pub(crate) use load_board::{LoadBoard, add_time};
+pub(crate) use load_memory::LoadMemory;
 pub(crate) use load_root::LoadRoot;
 pub(crate) use loaded_region::LoadedRegion;
