@@ -30,6 +30,8 @@ mod kraken2;
 mod load_command;
 mod loaded_files;
 mod loaded_files_faults;
+mod loaded_tensors;
+mod loaded_tensors_faults;
 mod loading;
 mod many_buffers;
 mod members;

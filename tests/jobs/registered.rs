@@ -18,7 +18,7 @@ use crate::running_job::{ARRIVAL, RunningJob, SOON, kill_now, probe};
 const AT: &str = "0x550000000000";
 
 /// Returns true if the object that registers is built, and records a skip if not.
-fn can_register() -> bool {
+pub fn can_register() -> bool {
     let there = root().join("target/lib/hostbuf/libhostbuf_register.so").is_file();
     if !there {
         skip("registering before main: the object is not built (scripts/build)");

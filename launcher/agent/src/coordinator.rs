@@ -22,6 +22,7 @@ use super::job_memory::JobMemory;
 use super::orders::{Answer, Event, Order, Question, ServerHandle, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
+use super::tensors::LoadedTensors;
 use super::thread_error::unstarted_thread;
 use crate::lookup;
 
@@ -170,10 +171,13 @@ fn agree(
     group: &dyn Collective,
     server: &ServerHandle,
     segments: std::result::Result<Segments, JobError>,
-    phases: [u64; Phase::COUNT],
+    mut phases: [u64; Phase::COUNT],
 ) -> std::result::Result<Agreed, JobError> {
     let segments = JobError::all_or_first(group, segments)?;
-    let stop = match steps(spec, group, server, segments, phases) {
+    let begun = Instant::now();
+    let tensors = LoadedTensors::load(spec, group, &segments)?;
+    phases[Phase::Populate as usize] += micros(begun);
+    let stop = match steps(spec, group, server, segments, tensors, phases) {
         Ok(outcome) => return Ok(outcome),
         Err(stop) => stop,
     };
@@ -192,6 +196,7 @@ fn steps(
     group: &dyn Collective,
     server: &ServerHandle,
     segments: Segments,
+    tensors: Option<LoadedTensors>,
     mut phases: [u64; Phase::COUNT],
 ) -> std::result::Result<Agreed, Stop> {
     let begun = Instant::now();
@@ -220,6 +225,9 @@ fn steps(
     }
     let PublishedSegments { page, descriptors } =
         together(group, segments.publish(identity, &layout, phases))?;
+    if let Some(tensors) = tensors {
+        tensors.publish(&page);
+    }
     let (address, buffers) = (layout.address, spec.buffers.iter().map(|b| b.name.clone()).collect());
     server.order(Order::Serve(Box::new(layout), Arc::new(descriptors)));
     let mapped = if ranks == 0 {

@@ -1,6 +1,6 @@
 //! The memory of a job on one host: its buffers, and the files that it loads.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hostbuf::segment::Segments;
 use hostbuf::{Bytes, JobError};
@@ -10,10 +10,9 @@ use hostbuf_os::process;
 
 use super::files::{FolderSlot, HostFiles, LoadOutcome};
 use super::report::Report;
+use super::report_interval::ReportInterval;
 use super::spec::Spec;
 
-/// The interval between progress reports.
-const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 /// The size of a transparent huge page in bytes.
 const HUGE_PAGE: u64 = 2 << 20;
 
@@ -65,11 +64,10 @@ impl JobMemory {
 
 /// Returns a function that reports the number of bytes done, of `total`, from time to time.
 fn progress(spec: &Spec, total: u64, report: impl Fn(String, u64, u64) -> Report) -> impl FnMut(u64) {
-    let mut reported_at = Instant::now();
+    let mut interval = ReportInterval::default();
     let reports = spec.reports;
     move |done| {
-        if reports && reported_at.elapsed() >= REPORT_INTERVAL {
-            reported_at = Instant::now();
+        if reports && interval.is_due() {
             report(process::host_name(), done, total).print();
         }
     }
@@ -104,6 +102,8 @@ fn describe(outcome: &LoadOutcome) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

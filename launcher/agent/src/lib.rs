@@ -18,9 +18,11 @@ pub mod log;
 pub mod lookup;
 mod orders;
 pub mod report;
+mod report_interval;
 mod server;
 pub mod spec;
 pub mod stack;
+pub mod tensors;
 mod thread_error;
 
 use std::os::fd::{AsFd, OwnedFd};

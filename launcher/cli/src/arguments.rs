@@ -88,6 +88,18 @@ impl BufferArguments {
             && buffer.is_empty()
     }
 
+    /// Returns whether no buffer is requested, though something about all buffers may be.
+    pub(crate) fn have_no_buffer(&self) -> bool {
+        self.size.is_none() && self.placement.section.is_empty() && self.buffer.is_empty() && !self.lazy
+    }
+
+    /// Returns the options of a buffer of no size that has the requested pages and nodes.
+    pub(crate) fn settings(&self) -> BufferOptions {
+        let mut options = BufferOptions::new(0).pages(self.pages.unwrap_or_default());
+        (options.dump, options.numa) = (self.dump, self.placement.numa.clone());
+        options
+    }
+
     /// Returns the requested buffers.
     ///
     /// # Errors

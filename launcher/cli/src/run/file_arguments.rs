@@ -2,20 +2,25 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{self, Path, PathBuf};
 
 use clap::ValueHint;
-use hostbuf::{Error, Result};
+use hostbuf::{BufferOptions, Error, ErrorClass, JobError};
 use hostbuf_agent::files;
 use hostbuf_agent::spec::Spec;
+use hostbuf_agent::tensors::load_failure;
+use hostbuf_load::{FileFormat, LoadOptions, TensorTable, Tensors};
 use hostbuf_os::process;
 
 /// The files that a job loads, and the folder in which programs find them.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct FileArguments {
-    /// Load files into the memory of each host, before the ranks run: --load db/*.k2d. The next
-    /// option or -- ends the list; may be repeated. Requires --as-files
-    #[arg(long, value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
+    /// Load files into the memory of each host, before the ranks run: --load model-*.safetensors.
+    /// Files of tensors (safetensors, npy, Arrow IPC, folders with an index) go into a buffer that
+    /// all ranks share, and other files need --as-files. The next option or -- ends the list; may
+    /// be repeated
+    #[arg(long, value_name = "FILE", num_args = 1.., value_hint = ValueHint::AnyPath)]
     load: Vec<PathBuf>,
     /// Give each file of --load a path in DIR, for programs that map files. DIR is new or empty,
     /// and the job removes it. %h in its path stands for the name of the host. HOSTBUF_FILES in the
@@ -25,25 +30,41 @@ pub(super) struct FileArguments {
 }
 
 impl FileArguments {
-    /// Returns whether files are loaded.
+    /// Returns whether files are loaded, in either way.
     pub(super) fn is_requested(&self) -> bool {
-        self.as_files.is_some()
+        self.as_files.is_some() || !self.load.is_empty()
+    }
+
+    /// Reads the headers of files of tensors, and returns the buffer that holds them, made of
+    /// `options`. Returns `None` if programs get the files as files, or no files are loaded.
+    ///
+    /// # Errors
+    /// One line about the first file that cannot be loaded, or that is no file of tensors.
+    pub(super) fn buffer(&self, options: BufferOptions) -> Result<Option<BufferOptions>, JobError> {
+        if self.load.is_empty() || self.as_files.is_some() {
+            return Ok(None);
+        }
+        let read = || {
+            self.load.iter().try_for_each(|path| check_kind(path))?;
+            let table = TensorTable::read(&self.load).map_err(|error| load_failure(error.into()))?;
+            if let Some(file) = table.files().iter().find(|file| file.format == FileFormat::Raw) {
+                return Err(refused(&file.path, "neither safetensors nor npy nor Arrow IPC"));
+            }
+            LoadOptions::new().buffer_bytes(&table).map_err(load_failure)
+        };
+        let mut options = options.name(Tensors::BUFFER);
+        options.size = read()?;
+        Ok(Some(options))
     }
 
     /// Checks the arguments, but not the files, which may exist on other hosts only.
     ///
     /// # Errors
     /// [`Error::Invalid`].
-    pub(super) fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |what| Err(Error::Invalid { what });
         match (self.load.as_slice(), &self.as_files) {
-            ([], None) => return Ok(()),
-            ([first, ..], None) => {
-                return invalid(format!(
-                    "--load {}: add --as-files DIR, the folder in which programs find the files",
-                    first.display()
-                ));
-            }
+            (_, None) => return Ok(()),
             ([], Some(folder)) => {
                 return invalid(format!(
                     "--as-files {}: add --load FILE..., the files to load",
@@ -73,18 +94,39 @@ impl FileArguments {
     /// # Errors
     /// [`Error::Invalid`] for an empty path; [`Error::Os`] if this process has no working
     /// directory.
-    pub(super) fn set(&self, spec: &mut Spec) -> Result<()> {
+    pub(super) fn set(&self, spec: &mut Spec) -> Result<(), Error> {
         let absolute = |given: &PathBuf| {
             path::absolute(given).map_err(|source| Error::Os {
                 doing: format!("making the path \"{}\" absolute", given.display()),
                 source,
             })
         };
-        spec.load = self.load.iter().map(absolute).collect::<Result<_>>()?;
+        spec.load = self.load.iter().map(absolute).collect::<Result<_, Error>>()?;
         spec.as_files = self.as_files.as_ref().map(absolute).transpose()?;
         // The agents report an error too, but no process is needed for it.
         spec.as_files.as_deref().map(files::on_this_host).transpose()?;
         Ok(())
+    }
+}
+
+/// Returns the error of a path that is not a file of tensors.
+fn refused(path: &Path, kind: &str) -> JobError {
+    let message = format!(
+        "--load {}: it is {kind}: add --as-files DIR, the folder in which programs find the files",
+        path.display()
+    );
+    JobError::new(ErrorClass::Invalid, message)
+}
+
+/// Checks that a path, if it exists, is a file or a folder. An open of a FIFO would wait for ever.
+fn check_kind(path: &Path) -> Result<(), JobError> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() && !found.is_dir() => {
+            let message =
+                format!("--load {}: it is no regular file: copy its contents to one", path.display());
+            Err(JobError::new(ErrorClass::Invalid, message))
+        }
+        _ => Ok(()),
     }
 }
 

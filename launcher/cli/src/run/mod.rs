@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use hostbuf::{Error, ErrorClass, JobError};
+use hostbuf::{BufferOptions, Error, ErrorClass, JobError};
 use hostbuf_os::process;
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
@@ -101,10 +101,7 @@ pub(crate) fn run(arguments: RunArguments) -> ExitCode {
 /// Starts the job and returns its exit status.
 fn start(arguments: RunArguments) -> Result<u8, JobError> {
     arguments.files.check()?;
-    let buffers = match arguments.files.is_requested() && arguments.buffers.are_none() {
-        true => Vec::new(),
-        false => arguments.buffers.options()?,
-    };
+    let buffers = buffers(&arguments.files, &arguments.buffers)?;
     arguments.register.check(&buffers)?;
     if let Some(devices) = &arguments.register.register {
         register_file::check(devices)?;
@@ -159,6 +156,28 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
         file_arguments::remove_folder(folder, job);
     }
     status
+}
+
+/// Returns the buffers of a job, the one for loaded files last.
+///
+/// # Errors
+/// As [`BufferArguments::options`] and [`FileArguments::buffer`].
+fn buffers(files: &FileArguments, arguments: &BufferArguments) -> Result<Vec<BufferOptions>, JobError> {
+    let loaded = files.buffer(arguments.settings())?;
+    let is_none = match &loaded {
+        Some(_) => arguments.have_no_buffer(),
+        None => files.is_requested() && arguments.are_none(),
+    };
+    let mut buffers = if is_none { Vec::new() } else { arguments.options()? };
+    if let Some(loaded) = loaded {
+        if buffers.iter().any(|buffer| buffer.name == loaded.name) {
+            let message =
+                format!("--buffer name={}: --load makes a buffer of this name: use another one", loaded.name);
+            return Err(JobError::new(ErrorClass::Invalid, message));
+        }
+        buffers.push(loaded);
+    }
+    Ok(buffers)
 }
 
 /// Checks that the engine can start ranks on `hosts`.
