@@ -73,6 +73,9 @@ pub const CONTROL_NAME: &str = "/control";
 /// The beginning of the end of a loaded file's name, behind the number of the job. The name of the
 /// file follows.
 pub const FILES_NAME: &str = "/files/";
+/// The end of the name of the memory file with the state of loaded files, behind the number of the
+/// job.
+pub const LOADS_NAME: &str = "/loads";
 
 impl Segments {
     /// Checks that there is enough memory for all `buffers`, and creates their memory files, which
@@ -173,6 +176,12 @@ impl Segments {
     #[must_use]
     pub fn eager(&self) -> u64 {
         self.buffers.iter().map(|s| &s.identity).filter(|i| !i.lazy).map(|i| i.length).sum()
+    }
+
+    /// Returns the size of the pages of a buffer by its index, in bytes.
+    #[must_use]
+    pub fn page_bytes(&self, index: usize) -> u64 {
+        self.buffers[index].identity.pages.size()
     }
 
     /// Maps a buffer by its index, at any address, before the ranks have it.

@@ -29,7 +29,7 @@ mod sections;
 pub use control::Control;
 pub use control_layout::ControlLayout;
 pub use files::{
-    CONTROL_NAME, ControlPage, FILES_NAME, IDENTITY_NAME, PublishedSegments, Segments, file_name,
+    CONTROL_NAME, ControlPage, FILES_NAME, IDENTITY_NAME, LOADS_NAME, PublishedSegments, Segments, file_name,
 };
 pub use identity::{BufferIdentity, Identity};
 pub use layout::Layout;

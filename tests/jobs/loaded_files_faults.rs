@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use hostbuf_tests::{eventually, rounds};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 
 use crate::loaded_files::FilesToLoad;
+use crate::loaded_tensors::files_of;
 use crate::running_job::{ARRIVAL, RunningJob, SOON, kill_now};
 
 /// The processes that get a signal.
@@ -101,6 +103,11 @@ fn a_job_that_is_killed_while_its_ranks_run_leaves_no_folder() {
     // The links of the last job lead nowhere, and the next job takes their place.
     let mut job = start(&files, "files-next");
     eventually("the files", ARRIVAL, || Path::new(&files.folder()).join("x").exists());
+    eventually("the state", ARRIVAL, || files_of(&job)["state"] == json!("complete"));
+    let report = files_of(&job);
+    let file = &report["files"][0];
+    assert_eq!((&report["loaded_bytes"], &file["bytes"]), (&json!(3 << 20), &json!(3 << 20)), "{report}");
+    assert_eq!(file["path"], json!(files.scratch.path("in/x")), "{report}");
     kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("the process is a child of this one");
     job.end(SOON);
     assert!(fs::symlink_metadata(files.folder()).is_err(), "hostbuf has made the folder");

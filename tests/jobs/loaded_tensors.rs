@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use hostbuf_tests::{
     CommandOutput, Scratch, can_simulate, eventually, flavours, hostbuf, local, program, run, simulated,
 };
+use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::arguments::one_line;
@@ -184,9 +185,33 @@ fn the_agent_reads_each_byte_once() {
     let read: u64 = read.parse().expect("a number");
     // The headers are read before, and the agent reads small files of /proc and /sys.
     assert!((files.bytes..files.bytes + (1 << 20)).contains(&read), "{read} of {}", files.bytes);
+    let report = files_of(&job);
+    assert_eq!((&report["state"], &report["bytes"]), (&json!("complete"), &json!(files.bytes)), "{report}");
+    assert_eq!(report["loaded_bytes"], report["bytes"], "{report}");
+    let shown: Vec<&Value> = report["files"].as_array().expect("a list").iter().collect();
+    let paths = ["model/1.safetensors", "model/2.safetensors", "c.npy"].map(|name| files.scratch.path(name));
+    assert_eq!(shown.len(), paths.len(), "{report}");
+    for (file, path) in shown.iter().zip(&paths) {
+        let bytes = fs::metadata(path).expect("it is there").len();
+        assert_eq!((&file["path"], &file["bytes"]), (&json!(path), &json!(bytes)), "{report}");
+        assert!(file["page_bytes"].as_u64() >= Some(4096), "{report}");
+    }
+    let text = run(&["stat"]).ok().stdout;
+    let row = text.lines().find(|line| line.contains(&paths[0])).unwrap_or_else(|| panic!("{text}"));
+    assert!(row.trim_end().ends_with("complete"), "{row}");
     job.launcher.kill().expect("it runs");
     job.end(SOON);
     job.leaves_nothing("a killed launcher");
+}
+
+/// Returns the files of a job in the report of `hostbuf stat`.
+pub fn files_of(job: &RunningJob) -> Value {
+    let report: Value = serde_json::from_str(&run(&["stat", "--json"]).ok().stdout).expect("JSON");
+    let number = job.socket.rsplit('/').next().expect("the socket has the number of the job");
+    let jobs = report["jobs"].as_array().expect("a list").iter();
+    let found: Vec<&Value> = jobs.filter(|job| job["job"] == json!(number)).collect();
+    assert_eq!(found.len(), 1, "{report}");
+    found[0]["files"].clone()
 }
 
 #[test]
@@ -285,7 +310,7 @@ fn hosts_share_the_reading() {
     if !can_simulate() {
         return;
     }
-    let files = TensorFiles::new("tensors-hosts", 100 << 20);
+    let files = TensorFiles::new("tensors-hosts", 48 << 20);
     let program = program("loaded_tensors");
     for flavour in flavours().iter().filter(|flavour| flavour.ends_with('4')) {
         let script = format!(

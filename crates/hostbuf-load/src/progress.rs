@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::clock::since_boot;
 use crate::counters::LoadCounters;
+use crate::error::LoadError;
 use crate::shared::{LoadBoard, LoadedRegion};
 use crate::table::{TensorEntry, TensorTable};
 
@@ -50,6 +51,14 @@ impl LoadProgress {
             replicating: time(&shared.replicating),
             readers: number(&shared.readers),
         }
+    }
+
+    /// Reads the table of the files.
+    ///
+    /// # Errors
+    /// [`LoadError::Table`] if a process has overwritten it.
+    pub fn table(&self) -> Result<TensorTable, LoadError> {
+        Ok(TensorTable::decode(&self.region.table_copy())?)
     }
 
     pub(crate) fn region(&self) -> &LoadedRegion {

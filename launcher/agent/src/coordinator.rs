@@ -19,6 +19,7 @@ use hostbuf_protocol::candidates::Ballot;
 use super::files::FolderSlot;
 use super::group::Open;
 use super::job_memory::JobMemory;
+use super::load_status::LoadStatus;
 use super::orders::{Answer, Event, Order, Question, ServerHandle, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
@@ -34,8 +35,17 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// The interval between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Starts the coordinator in a thread of its own. `ending` is set when the engine begins to end,
-/// and `folder` gets the loaded files.
+/// The state that the coordinator shares with the main thread of the agent.
+pub(super) struct SharedState {
+    /// The time at which the engine begins to end.
+    pub(super) ending: Arc<OnceLock<Instant>>,
+    /// The folder of the loaded files.
+    pub(super) folder: Arc<FolderSlot>,
+    /// The state of the loaded files.
+    pub(super) loads: Arc<LoadStatus>,
+}
+
+/// Starts the coordinator in a thread of its own.
 ///
 /// # Errors
 /// The reason why the thread cannot be started.
@@ -43,16 +53,15 @@ pub(super) fn start(
     spec: Spec,
     open: Open,
     server: ServerHandle,
-    ending: Arc<OnceLock<Instant>>,
-    folder: Arc<FolderSlot>,
+    shared: SharedState,
 ) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().spawn(move || run(&spec, open, &server, &ending, &folder))
+    std::thread::Builder::new().spawn(move || run(&spec, open, &server, &shared))
 }
 
 /// Runs [`coordinate`], and fails the job if that panics: the ranks would wait for ever for a
 /// coordinator that has ended.
-fn run(spec: &Spec, open: Open, server: &ServerHandle, ending: &OnceLock<Instant>, folder: &FolderSlot) {
-    if catch_unwind(AssertUnwindSafe(|| coordinate(spec, open, server, ending, folder))).is_err() {
+fn run(spec: &Spec, open: Open, server: &ServerHandle, shared: &SharedState) {
+    if catch_unwind(AssertUnwindSafe(|| coordinate(spec, open, server, shared))).is_err() {
         let message = format!("the agent on {} panicked; its message is above", process::host_name());
         let error = JobError::new(ErrorClass::Defect, message).with_host(process::host_name());
         Report::Failed(error.clone()).print();
@@ -62,13 +71,8 @@ fn run(spec: &Spec, open: Open, server: &ServerHandle, ending: &OnceLock<Instant
 
 /// Goes through all phases; afterwards only the server works. The engine has ended when this
 /// function returns, and begins to end when `ending` is set.
-fn coordinate(
-    spec: &Spec,
-    open: Open,
-    server: &ServerHandle,
-    ending: &OnceLock<Instant>,
-    folder: &FolderSlot,
-) {
+fn coordinate(spec: &Spec, open: Open, server: &ServerHandle, shared: &SharedState) {
+    let SharedState { ending, folder, loads } = shared;
     let begun = Instant::now();
     let mut phases = [0; Phase::COUNT];
     // This host is checked before the engine starts, so that all hosts report their errors
@@ -79,7 +83,7 @@ fn coordinate(
     let (segments, opened) = std::thread::scope(|scope| {
         // Allocation overlaps with the start of the engine and of the ranks.
         let populating = std::thread::Builder::new()
-            .spawn_scoped(scope, || created.and_then(|memory| memory.fill(spec, folder)));
+            .spawn_scoped(scope, || created.and_then(|memory| memory.fill(spec, folder, loads)));
         let starting = Instant::now();
         let opened = open();
         phases[Phase::Engine as usize] = micros(starting);
@@ -107,7 +111,7 @@ fn coordinate(
         phases[Phase::Populate as usize] = took;
         segments
     });
-    match agree(spec, &*group, server, segments, phases) {
+    match agree(spec, &*group, server, loads, segments, phases) {
         Ok(agreed) => {
             if group.rank() == 0 && spec.reports {
                 let Agreed { address, rounds, present: Present { all, without, attaching, .. } } = agreed;
@@ -170,12 +174,13 @@ fn agree(
     spec: &Spec,
     group: &dyn Collective,
     server: &ServerHandle,
+    loads: &LoadStatus,
     segments: std::result::Result<Segments, JobError>,
     mut phases: [u64; Phase::COUNT],
 ) -> std::result::Result<Agreed, JobError> {
     let segments = JobError::all_or_first(group, segments)?;
     let begun = Instant::now();
-    let tensors = LoadedTensors::load(spec, group, &segments)?;
+    let tensors = LoadedTensors::load(spec, group, &segments, loads)?;
     phases[Phase::Populate as usize] += micros(begun);
     let stop = match steps(spec, group, server, segments, tensors, phases) {
         Ok(outcome) => return Ok(outcome),

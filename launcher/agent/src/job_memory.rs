@@ -9,6 +9,7 @@ use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
 
 use super::files::{FolderSlot, HostFiles, LoadOutcome};
+use super::load_status::LoadStatus;
 use super::report::Report;
 use super::report_interval::ReportInterval;
 use super::spec::Spec;
@@ -34,12 +35,17 @@ impl JobMemory {
         Ok(JobMemory { segments: Segments::create(spec.job, &spec.buffers)?, files })
     }
 
-    /// Allocates all pages, and loads the files into the folder. Returns the buffers, and the time
-    /// that allocating and loading took in microseconds.
+    /// Allocates all pages, and loads the files into the folder; `loads` shows the state. Returns
+    /// the buffers, and the time that allocating and loading took in microseconds.
     ///
     /// # Errors
     /// As [`Segments::populate`], [`HostFiles::populate`] and [`HostFiles::load`].
-    pub(super) fn fill(self, spec: &Spec, folder: &FolderSlot) -> Result<(Segments, u64), JobError> {
+    pub(super) fn fill(
+        self,
+        spec: &Spec,
+        folder: &FolderSlot,
+        loads: &LoadStatus,
+    ) -> Result<(Segments, u64), JobError> {
         let begun = Instant::now();
         let JobMemory { mut segments, mut files } = self;
         let workers = Workers::Children(Cores::own());
@@ -53,7 +59,12 @@ impl JobMemory {
         }
         if let Some(files) = files {
             let mut read = progress(spec, bytes, |host, done, total| Report::Loading { host, done, total });
-            let outcome = files.load(folder, &mut read)?;
+            loads.begin(spec.job, &files.reported());
+            let outcome = files.load(folder, &mut |done| {
+                loads.set_loaded(done);
+                read(done);
+            })?;
+            loads.complete(bytes);
             if spec.reports {
                 Report::Loaded { host: process::host_name(), message: describe(&outcome) }.print();
             }

@@ -14,6 +14,7 @@ pub mod first_failure;
 pub mod group;
 mod inherited;
 mod job_memory;
+pub mod load_status;
 pub mod log;
 pub mod lookup;
 mod orders;
@@ -37,6 +38,7 @@ use nix::sys::signal::SigSet;
 
 use files::FolderSlot;
 use group::Open;
+use load_status::LoadStatus;
 use report::{Report, end, exit_code};
 use server::Server;
 use spec::Spec;
@@ -78,7 +80,11 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
     let ending = Arc::new(OnceLock::new());
     let has_launcher = spec.reports;
     let folder = Arc::new(FolderSlot::default());
-    let coordinator = match coordinator::start(spec, open, handle, ending.clone(), folder.clone()) {
+    // It stays for `hostbuf stat` until the agent ends.
+    let loads = Arc::new(LoadStatus::default());
+    let shared =
+        coordinator::SharedState { ending: ending.clone(), folder: folder.clone(), loads: loads.clone() };
+    let coordinator = match coordinator::start(spec, open, handle, shared) {
         Ok(coordinator) => coordinator,
         Err(error) if has_launcher => return failed(unstarted_thread(error)),
         Err(error) => {

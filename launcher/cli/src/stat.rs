@@ -8,6 +8,7 @@
 mod control;
 mod duration_text;
 mod json;
+mod loads;
 mod pool_table;
 mod pools;
 mod report;
@@ -26,8 +27,8 @@ use hostbuf_staging::RingStatus;
 use crate::printable::printable_json;
 
 /// List this host's buffers: job, address, size, pages obtained, sections on NUMA nodes, the
-/// processes that map them, fill state, registrations with devices, and the memory (PSS) of all
-/// processes together.
+/// processes that map them, fill state, the files of --load, registrations with devices, and the
+/// memory (PSS) of all processes together.
 ///
 /// For buffers the command only reads /proc, so it also works while a job is stopped, and after its
 /// launcher was killed. You see your own jobs; root sees all.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use hostbuf::{BufferOptions, ErrorClass, JobError};
 use hostbuf_memory::populate::Workers;
 use hostbuf_memory::{Demand, Pages, resolve_all, space};
+use hostbuf_os::memory::page_size;
 use hostbuf_staging::{Backend, File, FileOptions};
 
 use super::cached_windows::CachedWindows;
@@ -16,9 +17,10 @@ use super::files_folder::OWNER_NAME;
 use super::folder_path::on_this_host;
 use super::folder_slot::FolderSlot;
 use super::input_file::{InputFile, failure, refusal};
-use super::loaded_file::LoadedFile;
+use super::loaded_file::{HUGE_PAGE, LoadedFile};
 use super::mapped_page::mapped_page;
 use super::read::{ReadFailure, WINDOW, read_into};
+use crate::load_status::ReportedFile;
 
 /// The result of a step, or the error of the job.
 type Result<T> = std::result::Result<T, JobError>;
@@ -30,6 +32,8 @@ pub(crate) struct HostFiles {
     folder: PathBuf,
     inputs: Vec<InputFile>,
     files: Vec<LoadedFile>,
+    /// The size of the pages of each file.
+    pages: Vec<u64>,
     outcome: LoadOutcome,
 }
 
@@ -79,12 +83,18 @@ impl HostFiles {
             bytes: inputs.iter().map(InputFile::bytes).sum(),
             ..LoadOutcome::default()
         };
-        Ok(HostFiles { job, folder, inputs, files: Vec::new(), outcome })
+        Ok(HostFiles { job, folder, inputs, files: Vec::new(), pages: Vec::new(), outcome })
     }
 
     /// Returns the number of bytes of all files.
     pub(crate) fn bytes(&self) -> u64 {
         self.outcome.bytes
+    }
+
+    /// Describes the files, once they have pages.
+    pub(crate) fn reported(&self) -> Vec<ReportedFile> {
+        let files = self.inputs.iter().zip(&self.pages);
+        files.map(|(input, page)| ReportedFile::new(input.path(), input.bytes(), *page)).collect()
     }
 
     /// Makes the memory files and allocates their pages. `progress` is called with the number of
@@ -96,7 +106,9 @@ impl HostFiles {
         let mut before = 0;
         for input in &self.inputs {
             let file = LoadedFile::create(self.job, input.name(), input.bytes())?;
-            self.outcome.huge += file.populate(workers, &mut |done| progress(before + done))?;
+            let huge = file.populate(workers, &mut |done| progress(before + done))?;
+            self.outcome.huge += huge;
+            self.pages.push(if huge > 0 { HUGE_PAGE } else { page_size() });
             before += input.bytes();
             self.files.push(file);
         }

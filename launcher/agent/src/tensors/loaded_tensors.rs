@@ -2,15 +2,16 @@
 
 #![allow(unsafe_code, reason = "declares a buffer filled that this agent has filled")]
 
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use hostbuf::job::Collective;
 use hostbuf::segment::{ControlPage, Segments};
 use hostbuf::{Bytes, JobError};
-use hostbuf_load::{EarlyLoad, LoadOptions, LoadProgress, Tensors};
+use hostbuf_load::{EarlyLoad, LoadOptions, LoadProgress, SourceFile, Tensors};
 use hostbuf_os::process;
 
 use super::load_failure::load_failure;
+use crate::load_status::{LoadStatus, ReportedFile};
 use crate::report::Report;
 use crate::report_interval::ReportInterval;
 use crate::spec::Spec;
@@ -24,7 +25,7 @@ pub(crate) struct LoadedTensors {
 
 impl LoadedTensors {
     /// Loads the files of a job into its buffer for them, together with the agents of the other
-    /// hosts. Returns `None` for a job without such files. Collective.
+    /// hosts. `loads` shows the state. Returns `None` for a job without such files. Collective.
     ///
     /// # Errors
     /// On all agents: one line about the first file that cannot be loaded.
@@ -32,6 +33,7 @@ impl LoadedTensors {
         spec: &Spec,
         group: &dyn Collective,
         segments: &Segments,
+        loads: &LoadStatus,
     ) -> Result<Option<LoadedTensors>, JobError> {
         if spec.load.is_empty() || spec.as_files.is_some() {
             return Ok(None);
@@ -44,18 +46,28 @@ impl LoadedTensors {
             }
         };
         let mapping = JobError::all_or_first(group, mapping)?;
+        let page = index.map_or(0, |index| segments.page_bytes(index));
+        let begun = OnceLock::new();
         let interval = Mutex::new(ReportInterval::default());
         let observer = |progress: &LoadProgress| {
+            let counters = progress.counters();
+            let (done, total) = (counters.bytes().min(counters.file_bytes), counters.file_bytes);
+            // The first call precedes the others.
+            begun.get_or_init(|| {
+                let table = progress.table().unwrap_or_default();
+                let file = |file: &SourceFile| ReportedFile::new(&file.path, file.bytes(), page);
+                loads.begin(spec.job, &table.files().iter().map(file).collect::<Vec<_>>());
+            });
+            loads.set_loaded(done);
             // Another thread reports, if the lock is taken.
             let is_due = spec.reports && interval.try_lock().is_ok_and(|mut interval| interval.is_due());
             if is_due {
-                let counters = progress.counters();
-                let (done, total) = (counters.bytes(), counters.file_bytes);
-                Report::Loading { host: process::host_name(), done: done.min(total), total }.print();
+                Report::Loading { host: process::host_name(), done, total }.print();
             }
         };
         let loaded = LoadOptions::new().load_early(group, mapping, Tensors::BUFFER, &spec.load, &observer);
         let load = loaded.map_err(load_failure)?;
+        loads.complete(load.counters().file_bytes);
         if spec.reports {
             Report::Loaded { host: process::host_name(), message: describe(&load) }.print();
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::report::{Buffer, BufferRegistration, Job, Member, share, touched, user};
 use super::scan::Area;
-use super::sections;
+use super::{loads, sections};
 
 /// Returns the report as JSON. Sizes are in bytes, addresses are hexadecimal text; `null` stands
 /// for a value that could not be read.
@@ -40,6 +40,7 @@ fn job_json(job: &Job) -> Value {
         "registrations_not_listed": job.unlisted(),
         "ranks": members(&job.ranks),
         "agents": members(&job.agents),
+        "files": job.loads.as_ref().map(loads::json),
         "buffers": job.buffers.iter().enumerate().map(|(i, b)| buffer_json(job, i, b)).collect::<Vec<_>>(),
     })
 }

@@ -1,11 +1,13 @@
 //! The jobs and buffers of this host, composed from the data of all processes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
 use hostbuf::Access;
-use hostbuf::segment::{CONTROL_NAME, IDENTITY_NAME};
+use hostbuf::segment::{CONTROL_NAME, IDENTITY_NAME, LOADS_NAME};
+use hostbuf_agent::load_status::LoadReport;
 
 use super::control::{BufferState, PageSource, Snapshot, read_identity};
 use super::scan::{Area, FileId, FileName, Process, printable};
@@ -24,6 +26,8 @@ pub(crate) struct Job {
     pub agents: Vec<Member>,
     /// The buffers in the order of the control page.
     pub buffers: Vec<Buffer>,
+    /// The files that the agent of this host has loaded, or loads, if there are any.
+    pub loads: Option<LoadReport>,
 }
 
 /// A process of a job.
@@ -202,6 +206,7 @@ fn job(uid: u32, number: u128, processes: &[&Process]) -> Job {
     };
     let control = control(number, processes);
     let buffers = buffers(number, processes, control.as_ref().ok());
+    let loads = loads(number, processes);
     Job {
         number,
         uid,
@@ -209,12 +214,23 @@ fn job(uid: u32, number: u128, processes: &[&Process]) -> Job {
         ranks: processes.iter().filter(|p| maps(p)).map(|p| member(&p)).collect(),
         agents: processes.iter().filter(|p| !maps(p)).map(|p| member(&p)).collect(),
         buffers,
+        loads,
     }
+}
+
+/// Reads the state of the files that a job loads.
+fn loads(number: u128, processes: &[&Process]) -> Option<LoadReport> {
+    let mut held = processes.iter().flat_map(|process| &process.held);
+    held.find_map(|held| {
+        let is_it = held.name.job == number && held.name.what == LOADS_NAME;
+        let read = || LoadReport::read(&File::open(&held.path).ok()?).ok();
+        if is_it { read() } else { None }
+    })
 }
 
 /// Returns whether the name is that of a buffer's memory file.
 fn is_buffer(name: &FileName) -> bool {
-    name.what != CONTROL_NAME && name.what != IDENTITY_NAME
+    ![CONTROL_NAME, IDENTITY_NAME, LOADS_NAME].contains(&name.what.as_str())
 }
 
 /// Reads the identity, and then the control page.

@@ -9,7 +9,7 @@ use crate::columns::align;
 
 use super::duration_text::duration;
 use super::report::{Buffer, BufferRegistration, Job, Member, user};
-use super::sections;
+use super::{loads, sections};
 
 /// Formats all jobs, or one line if there is none.
 pub fn text(jobs: &[Job]) -> String {
@@ -37,6 +37,9 @@ fn job(job: &Job) -> String {
     let sections = job.control.as_ref().map_or_else(|_| Vec::new(), |s| sections::rows(&s.identity));
     if !sections.is_empty() {
         text.push_str(&align(&sections));
+    }
+    if let Some(report) = &job.loads {
+        text.push_str(&align(&loads::rows(report)));
     }
     let registered = registered(job);
     if !registered.is_empty() {
