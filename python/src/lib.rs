@@ -86,6 +86,7 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(file::drop_page_cache, module)?)?;
     module.add_function(wrap_pyfunction!(load::read_table, module)?)?;
     module.add_function(wrap_pyfunction!(load::load_files, module)?)?;
+    module.add_function(wrap_pyfunction!(load::loaded_files, module)?)?;
     module.add_function(wrap_pyfunction!(dma::adopt_memory, module)?)?;
     module.add_function(wrap_pyfunction!(register::probe, module)?)?;
     module.add_function(wrap_pyfunction!(register::monitor, module)?)

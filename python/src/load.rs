@@ -86,6 +86,23 @@ pub fn read_table(
     Ok((files(&table), entries))
 }
 
+/// A buffer with tensors, its files, and the tensors at their offsets in it.
+type LoadedFields = (BufferHandle, Vec<FileFields>, Vec<EntryFields>);
+
+fn loaded_fields(py: Python<'_>, tensors: &Tensors) -> PyResult<LoadedFields> {
+    let start = tensors.buffer().as_ptr().as_ptr() as u64;
+    let entries = tensors.iter().map(|one| entry(py, one.entry, one.bytes.as_ptr() as u64 - start));
+    let entries = entries.collect::<PyResult<_>>()?;
+    Ok((BufferHandle::from(tensors.buffer().clone()), files(tensors.table()), entries))
+}
+
+/// Returns the tensors that `hostbuf run --load` has loaded, if it has loaded any.
+#[pyfunction]
+pub fn loaded_files(py: Python<'_>) -> PyResult<Option<LoadedFields>> {
+    let tensors = py.detach(Tensors::loaded).map_err(|error| load_raised(py, error))?;
+    tensors.map(|tensors| loaded_fields(py, &tensors)).transpose()
+}
+
 /// Loads files into a new buffer. Collective.
 #[pyfunction]
 pub fn load_files(
@@ -94,7 +111,7 @@ pub fn load_files(
     paths: Vec<PathBuf>,
     name: &str,
     backend: &str,
-) -> PyResult<(BufferHandle, Vec<FileFields>, Vec<EntryFields>)> {
+) -> PyResult<LoadedFields> {
     let group = RankGroup::of(comm)?;
     let backend = backend.parse().map_err(|why: String| invalid(py, why))?;
     let options = LoadOptions::new().backend(backend);
@@ -104,8 +121,5 @@ pub fn load_files(
         return Err(interrupt);
     }
     let tensors: Tensors = loaded.map_err(|error| load_raised(py, error))?;
-    let start = tensors.buffer().as_ptr().as_ptr() as u64;
-    let entries = tensors.iter().map(|one| entry(py, one.entry, one.bytes.as_ptr() as u64 - start));
-    let entries = entries.collect::<PyResult<_>>()?;
-    Ok((BufferHandle::from(tensors.buffer().clone()), files(tensors.table()), entries))
+    loaded_fields(py, &tensors)
 }

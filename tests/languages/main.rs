@@ -9,6 +9,7 @@ mod gpu_blocks;
 mod guides;
 mod installed;
 mod interface;
+mod loaded_tensors;
 mod misuse;
 mod pool;
 mod python;

@@ -69,7 +69,7 @@ from ._file import CachedPages, File, FileBackend, Transfer, drop_page_cache, pa
 from ._gpu import GpuBlock, GpuBlockRef
 from ._hostbuf import __version__
 from ._ipc import CudaIpcMemory, open_cuda_ipc
-from ._load import HostTensors, load
+from ._load import HostTensors, load, loaded
 from ._pool import GpuProducer, Pool, Producer
 from ._register import Cache, Device, Key, Lease, Registration, register
 from ._safe_open import SafeSlice, safe_open
@@ -142,6 +142,7 @@ __all__ = [
     "drop_page_cache",
     "launched",
     "load",
+    "loaded",
     "open_cuda_ipc",
     "page_cache",
     "register",

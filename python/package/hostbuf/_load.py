@@ -19,7 +19,7 @@ _Entry = tuple[str, str, tuple[int, ...], bool, bool, int, int, int]
 
 
 class HostTensors(Mapping[str, Any]):
-    """The tensors of files in the buffer of this host, from :func:`load`.
+    """The tensors of files in the buffer of this host, from :func:`load` and :func:`loaded`.
 
     A value is a numpy array: a read-only view of the buffer, which keeps it mapped. :meth:`torch`
     returns a view as a PyTorch tensor.
@@ -127,6 +127,24 @@ def load(
         return _from_buffer(tensors, place)
     finally:
         tensors.buffer.close()
+
+
+def loaded() -> HostTensors | None:
+    """Returns the tensors that ``hostbuf run --load`` has loaded before this program started, or
+    ``None`` if it has loaded none. Not collective.
+
+    Raises:
+        LoadError: a process has overwritten the description of the tensors.
+
+    >>> import hostbuf
+    >>> hostbuf.loaded() is None  # no launcher has started this process
+    True
+    """
+    found = _hostbuf.loaded_files()
+    if found is None:
+        return None
+    handle, files, entries = found
+    return HostTensors(Buffer(handle), files, entries)
 
 
 def _gpu(device: Any) -> str:
