@@ -291,6 +291,42 @@ fn each_of_several_jobs_has_its_folder_and_one_folder_has_one_job() {
 }
 
 #[test]
+fn hosts_share_the_reading_of_one_file_system() {
+    if !can_simulate() {
+        return;
+    }
+    let files =
+        FilesToLoad::new("files-shared", &[(b"a", 48 << 20), (b"b", 1), (b"c", 0), (b"d", (3 << 20) + 5)]);
+    let (map_files, originals) = (program("map_files"), files.scratch.path("in"));
+    let total = files.bytes;
+    for flavour in flavours().iter().filter(|flavour| flavour.ends_with('4')) {
+        let script = format!(
+            "$HOSTBUF run --verbose -n 3 --host h0:1,h1:1,h2:1 --mpirun $MPIRUN --load {originals}/* --as-files /tmp/db -- {} {originals}\n",
+            map_files.display()
+        );
+        let outcome = simulated(3, flavour, &script).ok();
+        assert_eq!(outcome.lines("rank ").len(), 3, "{flavour}: {outcome:?}");
+        let said: Vec<&str> =
+            outcome.stderr.lines().filter(|line| line.starts_with("hostbuf: loaded on h")).collect();
+        assert_eq!(said.len(), 3, "{flavour}: {outcome:?}");
+        // Two of six windows each, and one of the other files.
+        let mut read: Vec<u64> = said.iter().map(|line| bytes_read(line)).collect();
+        read.sort_unstable();
+        assert!(read.iter().all(|&bytes| bytes >= 16 << 20), "{flavour}: {said:#?}");
+        assert!(read.iter().sum::<u64>().abs_diff(total) < 1 << 20, "{flavour}: {said:#?}");
+    }
+}
+
+/// Returns the number of bytes that a host states to have read, as precisely as it does.
+#[track_caller]
+fn bytes_read(line: &str) -> u64 {
+    let rest = line.split_once("of which this host has read ").map(|(_, rest)| rest);
+    let rest = rest.unwrap_or_else(|| panic!("nothing is shared: {line}"));
+    let mebibytes = rest.split_once(" MiB").and_then(|(number, _)| number.parse::<f64>().ok());
+    (mebibytes.unwrap_or_else(|| panic!("no MiB: {line}")) * f64::from(1 << 20)) as u64
+}
+
+#[test]
 fn each_host_has_a_folder_of_its_own() {
     if !can_simulate() {
         return;

@@ -72,7 +72,7 @@ fn run(spec: &Spec, open: Open, server: &ServerHandle, shared: &SharedState) {
 /// Goes through all phases; afterwards only the server works. The engine has ended when this
 /// function returns, and begins to end when `ending` is set.
 fn coordinate(spec: &Spec, open: Open, server: &ServerHandle, shared: &SharedState) {
-    let SharedState { ending, folder, loads } = shared;
+    let SharedState { ending, folder, .. } = shared;
     let begun = Instant::now();
     let mut phases = [0; Phase::COUNT];
     // This host is checked before the engine starts, so that all hosts report their errors
@@ -80,24 +80,24 @@ fn coordinate(spec: &Spec, open: Open, server: &ServerHandle, shared: &SharedSta
     let created = find_program(spec).and_then(|()| JobMemory::create(spec, folder));
     phases[Phase::Create as usize] = micros(begun);
     let has_room = created.is_ok();
-    let (segments, opened) = std::thread::scope(|scope| {
+    let (memory, opened) = std::thread::scope(|scope| {
         // Allocation overlaps with the start of the engine and of the ranks.
         let populating = std::thread::Builder::new()
-            .spawn_scoped(scope, || created.and_then(|memory| memory.fill(spec, folder, loads)));
+            .spawn_scoped(scope, || created.and_then(|memory| memory.populate(spec)));
         let starting = Instant::now();
         let opened = open();
         phases[Phase::Engine as usize] = micros(starting);
         if let (Ok((group, _)), true) = (&opened, spec.reports && has_room) {
             Report::Ready { host: process::host_name(), agents: group.size() }.print();
         }
-        let segments = match populating {
+        let memory = match populating {
             Ok(thread) => {
                 let panicked = || Error::Fill { why: "allocating the pages panicked".into() };
                 thread.join().unwrap_or_else(|_| Err(panicked().into()))
             }
             Err(error) => Err(unstarted_thread(error).into()),
         };
-        (segments, opened)
+        (memory, opened)
     });
     let (group, engine) = match opened {
         Ok(opened) => opened,
@@ -107,11 +107,11 @@ fn coordinate(spec: &Spec, open: Open, server: &ServerHandle, shared: &SharedSta
             return server.order(Order::Fail(error));
         }
     };
-    let segments = segments.map(|(segments, took)| {
+    let memory = memory.map(|(memory, took)| {
         phases[Phase::Populate as usize] = took;
-        segments
+        memory
     });
-    match agree(spec, &*group, server, loads, segments, phases) {
+    match agree(spec, &*group, server, shared, memory, phases) {
         Ok(agreed) => {
             if group.rank() == 0 && spec.reports {
                 let Agreed { address, rounds, present: Present { all, without, attaching, .. } } = agreed;
@@ -174,12 +174,14 @@ fn agree(
     spec: &Spec,
     group: &dyn Collective,
     server: &ServerHandle,
-    loads: &LoadStatus,
-    segments: std::result::Result<Segments, JobError>,
+    shared: &SharedState,
+    memory: std::result::Result<JobMemory, JobError>,
     mut phases: [u64; Phase::COUNT],
 ) -> std::result::Result<Agreed, JobError> {
-    let segments = JobError::all_or_first(group, segments)?;
+    let SharedState { folder, loads, .. } = shared;
+    let memory = JobError::all_or_first(group, memory)?;
     let begun = Instant::now();
+    let segments = memory.load(spec, group, folder, loads)?;
     let tensors = LoadedTensors::load(spec, group, &segments, loads)?;
     phases[Phase::Populate as usize] += micros(begun);
     let stop = match steps(spec, group, server, segments, tensors, phases) {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use hostbuf::job::Collective;
 use hostbuf::segment::Segments;
 use hostbuf::{Bytes, JobError};
 use hostbuf_memory::populate::Workers;
@@ -35,41 +36,48 @@ impl JobMemory {
         Ok(JobMemory { segments: Segments::create(spec.job, &spec.buffers)?, files })
     }
 
-    /// Allocates all pages, and loads the files into the folder; `loads` shows the state. Returns
-    /// the buffers, and the time that allocating and loading took in microseconds.
+    /// Allocates all pages. Returns the time that it took in microseconds, too.
     ///
     /// # Errors
-    /// As [`Segments::populate`], [`HostFiles::populate`] and [`HostFiles::load`].
-    pub(super) fn fill(
-        self,
-        spec: &Spec,
-        folder: &FolderSlot,
-        loads: &LoadStatus,
-    ) -> Result<(Segments, u64), JobError> {
+    /// As [`Segments::populate`] and [`HostFiles::populate`].
+    pub(super) fn populate(mut self, spec: &Spec) -> Result<(JobMemory, u64), JobError> {
         let begun = Instant::now();
-        let JobMemory { mut segments, mut files } = self;
         let workers = Workers::Children(Cores::own());
-        let eager = segments.eager();
-        let bytes = files.as_ref().map_or(0, HostFiles::bytes);
+        let eager = self.segments.eager();
+        let bytes = self.files.as_ref().map_or(0, HostFiles::bytes);
         let mut allocated =
             progress(spec, eager + bytes, |host, done, total| Report::Progress { host, done, total });
-        segments.populate(workers, &mut allocated)?;
-        if let Some(files) = &mut files {
+        self.segments.populate(workers, &mut allocated)?;
+        if let Some(files) = &mut self.files {
             files.populate(workers, &mut |done| allocated(eager + done))?;
         }
-        if let Some(files) = files {
-            let mut read = progress(spec, bytes, |host, done, total| Report::Loading { host, done, total });
-            loads.begin(spec.job, &files.reported());
-            let outcome = files.load(folder, &mut |done| {
-                loads.set_loaded(done);
-                read(done);
-            })?;
-            loads.complete(bytes);
-            if spec.reports {
-                Report::Loaded { host: process::host_name(), message: describe(&outcome) }.print();
-            }
+        Ok((self, begun.elapsed().as_micros() as u64))
+    }
+
+    /// Loads the files into the folder; `loads` shows the state. Returns the buffers. Collective.
+    ///
+    /// # Errors
+    /// As [`HostFiles::load`].
+    pub(super) fn load(
+        self,
+        spec: &Spec,
+        group: &dyn Collective,
+        folder: &FolderSlot,
+        loads: &LoadStatus,
+    ) -> Result<Segments, JobError> {
+        let Some(files) = self.files else { return Ok(self.segments) };
+        let bytes = files.bytes();
+        let mut read = progress(spec, bytes, |host, done, total| Report::Loading { host, done, total });
+        loads.begin(spec.job, &files.reported());
+        let outcome = files.load(group, folder, &mut |done| {
+            loads.set_loaded(done);
+            read(done);
+        })?;
+        loads.complete(bytes);
+        if spec.reports {
+            Report::Loaded { host: process::host_name(), message: describe(&outcome) }.print();
         }
-        Ok((segments, begun.elapsed().as_micros() as u64))
+        Ok(self.segments)
     }
 }
 
@@ -87,15 +95,19 @@ fn progress(spec: &Spec, total: u64, report: impl Fn(String, u64, u64) -> Report
 /// Describes loaded files: their number and size, the way and the time in which they were read, and
 /// the pages of their memory.
 fn describe(outcome: &LoadOutcome) -> String {
-    let LoadOutcome { files, bytes, huge, reading, backends, mapped_page } = outcome;
+    let LoadOutcome { files, bytes, own, huge, reading, backends, mapped_page } = outcome;
     let s = if *files == 1 { "" } else { "s" };
     let ways: Vec<String> = match backends.len() {
         1 => backends.keys().cloned().collect(),
         _ => backends.iter().map(|(name, files)| format!("{name} ({files})")).collect(),
     };
+    let shared = match own < bytes {
+        true => format!(", of which this host has read {}", Bytes(*own)),
+        false => String::new(),
+    };
     let rate = Bytes((*bytes as f64 / reading.as_secs_f64().max(1e-6)) as u64);
     let mut text = format!(
-        "{files} file{s}, {}, read by {} in {:.2} s ({rate} a second), {} on huge pages",
+        "{files} file{s}, {}{shared}, read by {} in {:.2} s ({rate} a second), {} on huge pages",
         Bytes(*bytes),
         ways.join(", "),
         reading.as_secs_f64(),
@@ -122,6 +134,7 @@ mod tests {
         let outcome = LoadOutcome {
             files: 2,
             bytes: 5 << 20,
+            own: 5 << 20,
             huge: 4 << 20,
             reading: Duration::from_millis(500),
             backends: [("posix".to_owned(), 1), ("uring".to_owned(), 1)].into(),
@@ -134,6 +147,11 @@ mod tests {
         ), "{text}");
         let text = describe(&LoadOutcome { mapped_page: Some(2 << 20), ..outcome.clone() });
         assert!(text.ends_with("pages of 2 MiB"), "{text}");
+        let shared = describe(&LoadOutcome { own: 3 << 20, ..outcome.clone() });
+        assert!(
+            shared.starts_with("2 files, 5 MiB, of which this host has read 3 MiB, read by "),
+            "{shared}"
+        );
         let one = LoadOutcome {
             files: 1,
             backends: [("uring".to_owned(), 1)].into(),

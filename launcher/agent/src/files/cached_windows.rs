@@ -77,7 +77,8 @@ fn has_no_resident_page(file: &File, start: u64, length: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read::{WINDOW, read_into};
+    use super::super::read::read_into;
+    use super::super::window_share::{WINDOW, WindowShare};
     use super::*;
     use hostbuf_memory::memfd::{self, Backing};
     use hostbuf_staging::{Backend, FileOptions, cached_pages, drop_cached_pages};
@@ -122,7 +123,7 @@ mod tests {
         }
         let memory = memfd::create("hostbuf-test", ThreeWindows::BYTES, Backing::Shmem).unwrap();
         let mapping = FileMapping::new(memory.as_fd(), 0, ThreeWindows::BYTES, 4096).unwrap();
-        read_into(&file, &mapping, &windows, &mut |_| {}).unwrap();
+        read_into(&file, &mapping, &windows, WindowShare::ALL, &mut |_| {}).unwrap();
         let kept = cached_pages_in(file.as_std(), 0..WINDOW).unwrap();
         assert_eq!(kept.cached, kept.pages, "it was there");
         assert_eq!(cached_pages_in(file.as_std(), WINDOW..ThreeWindows::BYTES).unwrap().cached, 0);

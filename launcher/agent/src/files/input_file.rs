@@ -68,6 +68,12 @@ impl InputFile {
         self.version.2
     }
 
+    /// Returns the length and the time of the last change, which copies of a file share.
+    pub(super) fn version_bytes(&self) -> Vec<u8> {
+        let (_, _, bytes, (seconds, nanoseconds)) = self.version;
+        [bytes.to_le_bytes(), seconds.to_le_bytes(), nanoseconds.to_le_bytes()].concat()
+    }
+
     /// Checks that `opened` is this file, that the path still leads to it, and that its contents
     /// have not changed since the agent has found it.
     ///

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use hostbuf::job::{Collective, Reduce};
 use hostbuf::{BufferOptions, ErrorClass, JobError};
 use hostbuf_memory::populate::Workers;
 use hostbuf_memory::{Demand, Pages, resolve_all, space};
@@ -13,13 +14,16 @@ use hostbuf_os::memory::page_size;
 use hostbuf_staging::{Backend, File, FileOptions};
 
 use super::cached_windows::CachedWindows;
+use super::exchange::exchange;
 use super::files_folder::OWNER_NAME;
 use super::folder_path::on_this_host;
 use super::folder_slot::FolderSlot;
 use super::input_file::{InputFile, failure, refusal};
 use super::loaded_file::{HUGE_PAGE, LoadedFile};
 use super::mapped_page::mapped_page;
-use super::read::{ReadFailure, WINDOW, read_into};
+use super::read::{ReadFailure, read_into};
+use super::window_share::{WINDOW, WindowShare};
+use crate::buffer_request::hash;
 use crate::load_status::ReportedFile;
 
 /// The result of a step, or the error of the job.
@@ -44,6 +48,8 @@ pub(crate) struct LoadOutcome {
     pub(crate) files: u64,
     /// The number of bytes of all files.
     pub(crate) bytes: u64,
+    /// The number of bytes that this host has read. It has received the others.
+    pub(crate) own: u64,
     /// The number of bytes on huge pages.
     pub(crate) huge: u64,
     /// The time in which the files were read.
@@ -115,24 +121,59 @@ impl HostFiles {
         Ok(())
     }
 
-    /// Reads all files, seals their memory files, and makes the links. `progress` is called with
-    /// the number of bytes read so far.
+    /// Reads all files, seals their memory files, and makes the links. If the hosts have the same
+    /// files, they share the reading, and send each other what they have read. `progress` is called
+    /// with the number of bytes so far. Collective.
     ///
     /// # Errors
-    /// One line for the first file that cannot be read, or has changed.
-    pub(crate) fn load(mut self, slot: &FolderSlot, progress: &mut dyn FnMut(u64)) -> Result<LoadOutcome> {
+    /// On all hosts: one line for the first file that cannot be read, or has changed, or about the
+    /// folder.
+    pub(crate) fn load(
+        mut self,
+        group: &dyn Collective,
+        slot: &FolderSlot,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<LoadOutcome> {
         let begun = Instant::now();
         let mut before = 0;
         let mut sealed = Vec::with_capacity(self.files.len());
-        for (input, file) in self.inputs.iter().zip(std::mem::take(&mut self.files)) {
-            let backend = read(input, &file, &mut |done| progress(before + done))?;
+        let is_shared = self.are_the_same(group)?;
+        let files = std::mem::take(&mut self.files);
+        for (number, (input, file)) in self.inputs.iter().zip(files).enumerate() {
+            let share = match is_shared {
+                true => WindowShare::new(group.rank(), group.size(), number),
+                false => WindowShare::ALL,
+            };
+            let read = read(input, &file, share, &mut |done| progress(before + done));
+            let (backend, own) = JobError::all_or_first(group, read)?;
+            if is_shared && input.bytes() > 0 {
+                let mapping = JobError::all_or_first(group, file.map().map_err(JobError::from))?;
+                let mut done = own;
+                exchange(group, &mapping, share, &mut |bytes| {
+                    done += bytes;
+                    progress(before + done);
+                })?;
+            }
             *self.outcome.backends.entry(backend).or_default() += 1;
+            self.outcome.own += own;
             before += input.bytes();
-            sealed.push((input.name().to_owned(), file.seal()?));
+            let file = JobError::all_or_first(group, file.seal().map_err(JobError::from))?;
+            sealed.push((input.name().to_owned(), file));
         }
         self.outcome.reading = begun.elapsed();
-        self.publish(slot, sealed)?;
+        let published = self.publish(slot, sealed);
+        JobError::all_or_first(group, published)?;
         Ok(self.outcome)
+    }
+
+    /// Returns whether all hosts have the same files: of the same lengths, and changed at the same
+    /// times. Collective.
+    fn are_the_same(&self, group: &dyn Collective) -> Result<bool> {
+        let versions: Vec<u8> = self.inputs.iter().flat_map(InputFile::version_bytes).collect();
+        let digest = hash(&versions) as u64;
+        let mut words = [digest, !digest];
+        group.all_reduce(&mut words, Reduce::Min)?;
+        Ok(group.size() > 1 && words[0] == !words[1])
     }
 
     /// Makes the links, and measures the page of a mapping of the largest file.
@@ -195,18 +236,25 @@ fn open(input: &InputFile) -> Result<File> {
     Ok(source)
 }
 
-/// Reads a file into its memory file. Returns the name of the way in which it was read.
-fn read(input: &InputFile, file: &LoadedFile, progress: &mut dyn FnMut(u64)) -> Result<String> {
+/// Reads the share of this host of a file into its memory file. Returns the name of the way in
+/// which it was read, and the number of bytes read.
+fn read(
+    input: &InputFile,
+    file: &LoadedFile,
+    share: WindowShare,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(String, u64)> {
     let source = open(input)?;
     input.check(source.as_std())?;
+    let mut own = 0;
     if input.bytes() > 0 {
         let cached = CachedWindows::of(source.as_std(), input.bytes(), WINDOW);
         let mapping = file.map()?;
-        read_into(&source, &mapping, &cached, progress).map_err(|problem| match problem {
+        own = read_into(&source, &mapping, &cached, share, progress).map_err(|problem| match problem {
             ReadFailure::Ended => input.ended(source.as_std()),
             ReadFailure::Refused(error) => failure(input.path(), &error),
         })?;
     }
     input.check(source.as_std())?;
-    Ok(source.backend().backend.to_string())
+    Ok((source.backend().backend.to_string(), own))
 }

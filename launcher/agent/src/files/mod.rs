@@ -5,6 +5,7 @@
 //! descriptor of the agent. The ranks open the links and map the memory of the agent.
 
 mod cached_windows;
+mod exchange;
 mod files_folder;
 mod folder_lock;
 mod folder_owner;
@@ -18,6 +19,7 @@ mod loaded_file;
 mod mapped_page;
 mod path_word;
 mod read;
+mod window_share;
 
 pub use files_folder::remove;
 pub use folder_path::on_this_host;

@@ -12,9 +12,8 @@ use hostbuf_os::cores::Cores;
 use hostbuf_staging::{File, ReadAt};
 
 use super::cached_windows::CachedWindows;
+use super::window_share::{WINDOW, WindowShare};
 
-/// The number of bytes that a thread claims at a time.
-pub(super) const WINDOW: u64 = 8 << 20;
 /// The numbers of threads that read. Threads that wait for a disk need no core.
 const THREADS: RangeInclusive<usize> = 4..=16;
 
@@ -32,15 +31,19 @@ struct FileRead<'a> {
     file: &'a File,
     mapping: &'a FileMapping,
     cached: &'a CachedWindows<'a>,
+    share: WindowShare,
+    /// The number of windows to read.
+    windows: u64,
     bytes: u64,
-    /// The offset of the next window.
+    /// The number of windows that threads have claimed.
     next: AtomicU64,
     done: AtomicU64,
     failure: Mutex<Option<ReadFailure>>,
 }
 
-/// Reads as many bytes of a file as a mapping has, whose pages exist. The page cache keeps only
-/// what `cached` has found there. `progress` is called with the number of bytes read so far.
+/// Reads the windows of `share` of a file into a mapping of its length, whose pages exist. The page
+/// cache keeps only what `cached` has found there. `progress` is called with the number of bytes
+/// read so far. Returns the number of bytes read.
 ///
 /// # Errors
 /// The first failure of a thread; the others end after their windows.
@@ -48,11 +51,14 @@ pub(super) fn read_into(
     file: &File,
     mapping: &FileMapping,
     cached: &CachedWindows<'_>,
+    share: WindowShare,
     progress: &mut dyn FnMut(u64),
-) -> Result<(), ReadFailure> {
+) -> Result<u64, ReadFailure> {
     let (bytes, failure) = (mapping.len(), Mutex::new(None));
-    let read = FileRead { file, mapping, cached, bytes, next: 0.into(), done: 0.into(), failure };
-    let most = usize::try_from(bytes.div_ceil(WINDOW)).unwrap_or(usize::MAX);
+    let windows = share.count(bytes);
+    let read =
+        FileRead { file, mapping, cached, share, windows, bytes, next: 0.into(), done: 0.into(), failure };
+    let most = usize::try_from(windows).unwrap_or(usize::MAX);
     let threads = Cores::own().threads().clamp(*THREADS.start(), *THREADS.end()).min(most);
     std::thread::scope(|scope| {
         // If a thread cannot be started, the others do its part.
@@ -61,11 +67,12 @@ pub(super) fn read_into(
         }
         read.run(progress);
     });
-    progress(read.done.load(Ordering::Relaxed));
+    let done = read.done.load(Ordering::Relaxed);
+    progress(done);
     cached.drop_all_read();
     match read.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(failure) => Err(failure),
-        None => Ok(()),
+        None => Ok(done),
     }
 }
 
@@ -74,14 +81,14 @@ impl FileRead<'_> {
     /// number of bytes that all threads have read.
     fn run(&self, progress: &mut dyn FnMut(u64)) {
         loop {
-            let start = self.next.fetch_add(WINDOW, Ordering::Relaxed);
-            if start >= self.bytes {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            if number >= self.windows {
                 return;
             }
-            if let Err(failure) = self.read_window(start) {
+            if let Err(failure) = self.read_window(self.share.window(number) * WINDOW) {
                 self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
                 // No thread claims another window.
-                self.next.store(self.bytes, Ordering::Relaxed);
+                self.next.store(self.windows, Ordering::Relaxed);
             }
             progress(self.done.load(Ordering::Relaxed));
         }
@@ -141,7 +148,7 @@ mod tests {
         let mapping = FileMapping::new(memory.as_fd(), 0, bytes, 4096).unwrap();
         let cached = CachedWindows::of(file.as_std(), bytes, WINDOW);
         let mut last = 0;
-        read_into(file, &mapping, &cached, &mut |done| {
+        read_into(file, &mapping, &cached, WindowShare::ALL, &mut |done| {
             assert!((last..=bytes).contains(&done));
             last = done;
         })?;
