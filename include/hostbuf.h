@@ -36,6 +36,10 @@
 #define HOSTBUF_CONTENT_INIT {sizeof(hostbuf_content), HOSTBUF_ELEMENT_NONE, 0, NULL, NULL, 0, 0, 0, NULL, 0}
 #define HOSTBUF_BLOCK_HEADER_INIT {sizeof(hostbuf_block_header), HOSTBUF_ELEMENT_NONE, 0, {0}, {0}, 0, 0, 0, 0, 0, 0, {0}}
 #define HOSTBUF_FILE_OPTIONS_INIT {sizeof(hostbuf_file_options), HOSTBUF_FILE_READ, 0, NULL}
+#define HOSTBUF_LOAD_OPTIONS_INIT {sizeof(hostbuf_load_options), NULL, 0, 0, 0}
+#define HOSTBUF_TENSOR_INIT {sizeof(hostbuf_tensor), NULL, NULL, 0, NULL, HOSTBUF_ELEMENT_NONE, 0, 0, {0, 0}, 0, NULL}
+#define HOSTBUF_SLICE_INFO_INIT {sizeof(hostbuf_slice_info), 0, 0, NULL, 0}
+#define HOSTBUF_SLICE_PART_INIT {sizeof(hostbuf_slice_part), NULL, 0, 0, 0, 0, 0}
 
 /* A section of a new buffer, in an array: the name, the size in bytes, and the NUMA nodes or NULL. */
 #define HOSTBUF_SECTION(name, size, numa) {sizeof(hostbuf_section_options), name, size, numa}
@@ -115,6 +119,10 @@ typedef enum hostbuf_status {
     HOSTBUF_CANCELLED = 34,
     // A GPU has failed during a transfer, or its context was lost.
     HOSTBUF_GPU_FAILED = 35,
+    // A file, a set of files, or the description of the tensors in a buffer is damaged.
+    HOSTBUF_DAMAGED = 36,
+    // A file has changed while it was loaded, or differs between the ranks.
+    HOSTBUF_CHANGED = 37,
 } hostbuf_status;
 
 // The operation of `all_reduce`.
@@ -285,6 +293,13 @@ typedef struct hostbuf_producer hostbuf_producer;
 
 // A registration of a part of a buffer with a device.
 typedef struct hostbuf_registration hostbuf_registration;
+
+// A slice of a tensor, which keeps the buffer mapped. Threads may share it.
+typedef struct hostbuf_slice hostbuf_slice;
+
+// The tensors that were loaded into a buffer, which stays mapped as long as they exist. Threads
+// may share them.
+typedef struct hostbuf_tensors hostbuf_tensors;
 
 // A transfer between a file and memory of the host or of a GPU.
 typedef struct hostbuf_transfer hostbuf_transfer;
@@ -623,6 +638,83 @@ typedef struct hostbuf_file_options {
     // `"uring"`, or `"mmap"`. Null means `"auto"`.
     const char *backend;
 } hostbuf_file_options;
+
+// The options of a load. All have defaults, and all ranks pass the same.
+typedef struct hostbuf_load_options {
+    // The size of this structure: initialize it with `HOSTBUF_LOAD_OPTIONS_INIT`.
+    size_t struct_size;
+    // The name of the backend, as in `hostbuf_file_options`. Null means `"auto"`.
+    const char *backend;
+    // The number of bytes that a rank claims at a time, a power of two of at least 4096; 0 for 16
+    // MiB.
+    uint64_t window_bytes;
+    // The largest number of bytes of one read, a multiple of 4096; 0 for 4 MiB.
+    uint64_t piece_bytes;
+    // The number of threads of each rank that read, at most 1024; 0 for as many as the rank has
+    // cores, if the ranks of its host share them equally, and at most 16.
+    size_t workers;
+} hostbuf_load_options;
+
+// The shape of a slice. Its array is valid as long as the slice.
+typedef struct hostbuf_slice_info {
+    // The size of this structure: initialize it with `HOSTBUF_SLICE_INFO_INIT`.
+    size_t struct_size;
+    // The number of bytes, packed without gaps.
+    uint64_t bytes;
+    // The number of dimensions.
+    size_t ndim;
+    // The number of elements in each dimension.
+    const uint64_t *shape;
+    // The number of parts; 0 if the slice is empty.
+    size_t part_count;
+} hostbuf_slice_info;
+
+// A part of a slice: rows of bytes at equal distances, the operands of `cuMemcpy2D`. A slice has
+// one part, and a fused slice has up to one for each fused tensor.
+typedef struct hostbuf_slice_part {
+    // The size of this structure: initialize it with `HOSTBUF_SLICE_PART_INIT`.
+    size_t struct_size;
+    // The address of the first row in the buffer.
+    const void *address;
+    // The distance in bytes from a row to the next in the buffer.
+    uint64_t pitch;
+    // The length of a row in bytes.
+    uint64_t width;
+    // The number of rows. One row is contiguous in the buffer, so it needs no copy.
+    uint64_t height;
+    // The offset in bytes of the first row in the packed slice.
+    uint64_t target_offset;
+    // The distance in bytes from a row to the next in the packed slice.
+    uint64_t target_pitch;
+} hostbuf_slice_part;
+
+// A tensor in a buffer. Its texts and arrays are valid as long as the tensors.
+typedef struct hostbuf_tensor {
+    // The size of this structure: initialize it with `HOSTBUF_TENSOR_INIT`.
+    size_t struct_size;
+    // The name.
+    const char *name;
+    // The address of the first byte, the same in every rank of every host.
+    const void *address;
+    // The number of bytes.
+    uint64_t bytes;
+    // The name of the element type, as safetensors has it: `"F32"`, `"BF16"`, `"F8_E4M3"`; also
+    // `"C128"`.
+    const char *dtype;
+    // 256 times the type code of DLPack plus the number of bits, as in `hostbuf_element_type`,
+    // which does not name the types with less than 8 bits and some with 8.
+    uint32_t element;
+    // Not 0 if the first dimension is contiguous (Fortran order); else the last one is.
+    uint8_t is_fortran;
+    // Not 0 if the most significant byte of an element is its first.
+    uint8_t is_big_endian;
+    // Bytes for later versions.
+    uint8_t reserved[2];
+    // The number of dimensions, 0 for a scalar.
+    size_t ndim;
+    // The number of elements in each dimension.
+    const uint64_t *shape;
+} hostbuf_tensor;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1197,6 +1289,134 @@ void hostbuf_transfer_cancel(const struct hostbuf_transfer *transfer);
 // Frees a transfer. One that has not ended is cancelled first, and this waits until nothing
 // accesses its memory. A null transfer is ignored.
 void hostbuf_transfer_free(struct hostbuf_transfer *transfer);
+
+// Loads files of tensors into an empty buffer, by all ranks of `group`: safetensors, `.npy` and
+// Arrow IPC, and any other file as one tensor of bytes. A path may also be a folder of such files,
+// or an index `*.safetensors.index.json`. The `count` paths of rank 0 count. Each byte is read by
+// one rank of the job, and all ranks of all hosts then see the tensors at the same addresses. Null
+// `options` are the defaults. Collective.
+//
+// A buffer into which loading has failed is empty, but this process keeps the memory that was used
+// there: load again into a new buffer.
+//
+// `HOSTBUF_OS`: a file cannot be read. `HOSTBUF_DAMAGED`: a file is damaged or missing in its
+// index. `HOSTBUF_UNSUPPORTED`: hostbuf does not load the contents. `HOSTBUF_CHANGED`: a file has
+// changed. `HOSTBUF_FULL`: the buffer is too small. `HOSTBUF_FILL`: it is filled already. Ranks
+// other than the one that has failed get `HOSTBUF_ELSEWHERE` with its message.
+enum hostbuf_status hostbuf_load(const struct hostbuf_buffer *buffer,
+                                 const struct hostbuf_collective *group,
+                                 const char *const *paths,
+                                 size_t count,
+                                 const struct hostbuf_load_options *options,
+                                 struct hostbuf_tensors **to);
+
+// Allocates a buffer of the size that the files need, on all hosts of `group`, and loads them as
+// `hostbuf_load` does. Null `buffer_options` are the defaults; `buffer_options.size` is 0. Sets
+// `buffer` and `to`. Collective.
+enum hostbuf_status hostbuf_allocate_and_load(const struct hostbuf_collective *group,
+                                              const struct hostbuf_options *buffer_options,
+                                              const char *const *paths,
+                                              size_t count,
+                                              const struct hostbuf_load_options *options,
+                                              struct hostbuf_buffer **buffer,
+                                              struct hostbuf_tensors **to);
+
+// Sets `to` to the tensors of a buffer into which files were loaded, by any program of the job.
+// Local, not collective.
+//
+// `HOSTBUF_NOTHING`: no files were loaded into the buffer. `HOSTBUF_DAMAGED`: a process has
+// overwritten the description of the tensors.
+enum hostbuf_status hostbuf_tensors_open(const struct hostbuf_buffer *buffer,
+                                         struct hostbuf_tensors **to);
+
+// Sets `to` to the slice of all elements of the tensor `name`.
+//
+// `HOSTBUF_NOTHING`: there is no such tensor.
+enum hostbuf_status hostbuf_tensors_whole(const struct hostbuf_tensors *tensors,
+                                          const char *name,
+                                          struct hostbuf_slice **to);
+
+// Sets `to` to the part of rank `rank` of `ranks` along dimension `dim` of the tensor `name`. All
+// ranks get as many elements as the first, except the last ones, which get fewer or none if the
+// number of ranks does not divide the dimension (`torch.chunk`).
+//
+// `HOSTBUF_NOTHING`: there is no such tensor. `HOSTBUF_INVALID`: it has no such slice.
+enum hostbuf_status hostbuf_tensors_slice(const struct hostbuf_tensors *tensors,
+                                          const char *name,
+                                          size_t dim,
+                                          size_t rank,
+                                          size_t ranks,
+                                          struct hostbuf_slice **to);
+
+// Sets `to` to the shares of rank `rank` of `ranks` of `count` parts that lie behind each other
+// along dimension `dim` of the tensor `name`, such as Q, K and V. `sizes` has the number of
+// elements of each part along the dimension. `shares` has the number of shares of each part: the
+// number of KV heads, if several ranks use the same one; 0, or a null array, is one share for each
+// rank. A part that cannot be divided into equal shares is refused.
+//
+// The results are those of `hostbuf_tensors_slice`.
+enum hostbuf_status hostbuf_tensors_fused_slice(const struct hostbuf_tensors *tensors,
+                                                const char *name,
+                                                size_t dim,
+                                                const uint64_t *sizes,
+                                                const size_t *shares,
+                                                size_t count,
+                                                size_t rank,
+                                                size_t ranks,
+                                                struct hostbuf_slice **to);
+
+// Writes the shape of a slice to `to`.
+enum hostbuf_status hostbuf_slice_stat(const struct hostbuf_slice *slice,
+                                       struct hostbuf_slice_info *to);
+
+// Writes the part number `index` of a slice to `to`. The parts are numbered from 0.
+enum hostbuf_status hostbuf_slice_part_at(const struct hostbuf_slice *slice,
+                                          size_t index,
+                                          struct hostbuf_slice_part *to);
+
+// Copies a slice, packed, to memory of the host, which has exactly `size` bytes, those of the
+// slice.
+enum hostbuf_status hostbuf_slice_copy(const struct hostbuf_slice *slice,
+                                       void *memory,
+                                       size_t size);
+
+// Frees a slice. Null is ignored.
+void hostbuf_slice_free(struct hostbuf_slice *slice);
+
+// Copies `count` slices of the same tensors, packed, to the addresses of the GPU that has the
+// number `gpu` in this process, and waits for the end. The copies begin after the work that
+// `stream` has now, a `CUstream` or `cudaStream_t` of that GPU; null is the default stream. Sets
+// `bytes`, unless it is null, to the number of bytes. One call for many slices is faster than many
+// calls. The GPU copies at full speed if the buffer is registered with it (`hostbuf_register`).
+//
+// `HOSTBUF_UNSUPPORTED`: there is no driver or no such GPU, or the driver has refused the stream.
+// `HOSTBUF_GPU_FAILED`: the GPU could not copy.
+enum hostbuf_status hostbuf_slices_copy_gpu(const struct hostbuf_slice *const *slices,
+                                            const uint64_t *addresses,
+                                            size_t count,
+                                            uint32_t gpu,
+                                            void *stream,
+                                            uint64_t *bytes);
+
+// Returns the number of tensors, or 0 if `tensors` is null.
+size_t hostbuf_tensors_count(const struct hostbuf_tensors *tensors);
+
+// Writes the description of a tensor to `to`. The tensors are numbered from 0, in the order of
+// their names.
+enum hostbuf_status hostbuf_tensors_at(const struct hostbuf_tensors *tensors,
+                                       size_t index,
+                                       struct hostbuf_tensor *to);
+
+// Writes the description of the tensor `name` to `to`.
+//
+// `HOSTBUF_NOTHING`: there is no such tensor.
+enum hostbuf_status hostbuf_tensors_find(const struct hostbuf_tensors *tensors,
+                                         const char *name,
+                                         struct hostbuf_tensor *to);
+
+// Frees the handle of tensors. Their memory stays mapped until the buffer and all slices of them
+// are released too. Null is ignored.
+void hostbuf_tensors_free(struct hostbuf_tensors *tensors);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -274,6 +274,7 @@ public:
         return allocate(group, options);
     }
 
+    explicit buffer(hostbuf_buffer *own) noexcept : own_(own) {}
     buffer(buffer &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
     buffer &operator=(buffer &&other) noexcept
     {
@@ -372,8 +373,6 @@ public:
     }
 
 private:
-    explicit buffer(hostbuf_buffer *own) noexcept : own_(own) {}
-
     template <class Fill>
     struct call {
         Fill &fill;

@@ -1,5 +1,5 @@
-//! Blocks of a pool and transfers of files on a GPU in C, C++ and Python, with a fake driver, whose
-//! GPU has memory that the CPU reaches.
+//! Blocks of a pool, transfers of files and copies of tensors on a GPU in C, C++ and Python, with a
+//! fake driver, whose GPU has memory that the CPU reaches.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -85,6 +85,14 @@ fn cpp_shares_blocks_on_a_gpu() {
 #[test]
 fn c_reads_files_into_a_gpu() {
     const SOURCE: &str = "c_gpu_files.c";
+    program_without_broker("gcc", &["-std=c11"], SOURCE);
+    program_without_broker("g++", &["-std=c++17", "-x", "c++"], SOURCE);
+    program_without_broker("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), SOURCE);
+}
+
+#[test]
+fn c_copies_tensors_to_a_gpu() {
+    const SOURCE: &str = "c_gpu_load.c";
     program_without_broker("gcc", &["-std=c11"], SOURCE);
     program_without_broker("g++", &["-std=c++17", "-x", "c++"], SOURCE);
     program_without_broker("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), SOURCE);

@@ -1,7 +1,7 @@
 //! The interfaces in one process: tests/fixtures/c_interface.c, c_sections.c, c_pool.c, c_files.c,
-//! cpp_interface.cpp, cpp_pool.cpp, cpp_files.cpp and fortran_interface.f90, built without a
-//! warning, with the address and the undefined-behaviour sanitizers, under valgrind, and with the
-//! static library.
+//! c_load.c, cpp_interface.cpp, cpp_pool.cpp, cpp_files.cpp, cpp_load.cpp and
+//! fortran_interface.f90, built without a warning, with the address and the undefined-behaviour
+//! sanitizers, under valgrind, and with the static library.
 
 use std::fs;
 use std::path::PathBuf;
@@ -68,23 +68,25 @@ const POOL_C: &str = "c_pool.c";
 /// They move more bytes than valgrind does in a reasonable time.
 const FILES_C: &str = "c_files.c";
 const FILES_CPP: &str = "cpp_files.cpp";
+const LOAD_C: &str = "c_load.c";
+const LOAD_CPP: &str = "cpp_load.cpp";
 const POOL_CPP: &str = "cpp_pool.cpp";
 pub const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 #[test]
 fn the_header_for_c_compiles_as_c11_and_passes() {
-    C.iter().chain([&POOL_C, &FILES_C]).for_each(|source| interface("gcc", &["-std=c11"], source));
+    C.iter().chain([&POOL_C, &FILES_C, &LOAD_C]).for_each(|source| interface("gcc", &["-std=c11"], source));
 }
 
 #[test]
 fn the_header_for_c_compiles_as_cpp17_and_passes() {
-    let sources = C.iter().chain([&POOL_C, &FILES_C]);
+    let sources = C.iter().chain([&POOL_C, &FILES_C, &LOAD_C]);
     sources.for_each(|source| interface("g++", &["-std=c++17", "-x", "c++"], source));
 }
 
 #[test]
 fn the_header_for_cpp_compiles_as_cpp17_and_cpp20_and_passes() {
-    for source in [CPP, POOL_CPP, FILES_CPP] {
+    for source in [CPP, POOL_CPP, FILES_CPP, LOAD_CPP] {
         interface("g++", &["-std=c++17", "-O0"], source);
         interface("g++", &["-std=c++20", "-O0"], source);
     }
@@ -92,18 +94,18 @@ fn the_header_for_cpp_compiles_as_cpp17_and_cpp20_and_passes() {
 
 #[test]
 fn the_interfaces_pass_with_sanitizers() {
-    for source in C.iter().chain([&POOL_C, &FILES_C]) {
+    for source in C.iter().chain([&POOL_C, &FILES_C, &LOAD_C]) {
         interface("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), source);
         interface("g++", &[&["-std=c++17", "-x", "c++"][..], &SANITIZERS].concat(), source);
     }
-    for source in [CPP, POOL_CPP, FILES_CPP] {
+    for source in [CPP, POOL_CPP, FILES_CPP, LOAD_CPP] {
         interface("g++", &[&["-std=c++17"][..], &SANITIZERS].concat(), source);
     }
 }
 
 #[test]
 fn the_interfaces_pass_with_the_static_library() {
-    let sources = C.iter().chain([&POOL_C, &FILES_C]);
+    let sources = C.iter().chain([&POOL_C, &FILES_C, &LOAD_C]);
     sources.for_each(|source| interface("gcc", &["-std=c11", "target/lib/libhostbuf.a"], source));
 }
 
@@ -214,7 +216,7 @@ fn the_module_for_fortran_agrees_with_the_header() {
         .join("\n");
     let (header, module) = (words(&header), words(&module));
     // Returns the constants `NAME = NUMBER` of the header's enums or the module's parameters. The
-    // module has no interface of the pool and of files.
+    // module has no interface of the pool, of files and of tensors.
     let is_left_out = |name: &str| {
         ["HOSTBUF_POOL_", "HOSTBUF_ELEMENT_", "HOSTBUF_FILE_"].iter().any(|start| name.starts_with(start))
     };

@@ -3,15 +3,16 @@
 
 use std::process::Command;
 
-use hostbuf_tests::{CommandOutput, can_simulate, hostbuf, root, simulated, skip};
+use hostbuf_tests::{CommandOutput, Scratch, can_simulate, hostbuf, root, simulated, skip};
 
 use crate::guides::one_of_each;
 use crate::python::{by_each, python};
 
 const ALL_FAILED: &str = "every rank has an error\n";
 
-#[test]
-fn misuse_in_c_gives_errors() {
+/// Builds tests/fixtures/`name`.c with one MPI of each kind, and runs it on two hosts of two ranks,
+/// with an empty folder as its argument. Its output is `wanted`.
+fn on_two_hosts(name: &str, wanted: &str) {
     if !root().join("target/lib/libhostbuf.so").exists() {
         return skip("mistakes of one rank in C: there is no libhostbuf (scripts/build)");
     }
@@ -19,16 +20,27 @@ fn misuse_in_c_gives_errors() {
         return;
     }
     for flavour in one_of_each() {
+        let folder = Scratch::new(name);
         let script = format!(
-            r#"made=$PWD/target/fixtures/one-rank-{}-$MPI_FLAVOUR; trap 'rm -f $made' EXIT
-               $MPICC -std=c11 -O1 -g -Wall -Wextra -Iinclude tests/fixtures/one_rank.c -o $made -Ltarget/lib -lhostbuf \
+            r#"made={folder}/program; mkdir {folder}/files
+               $MPICC -std=c11 -O1 -g -Wall -Wextra -Iinclude tests/fixtures/{name}.c -o $made -Ltarget/lib -lhostbuf \
                    -Wl,-rpath,$PWD/target/lib || exit
                hosts="-np 4 --host h0:2,h1:2"; [[ $MPI_ENGINE == openmpi ]] || hosts="-n 4 -hosts h0,h1 -ppn 2"
-               $MPIRUN $MPIRUN_FLAGS $hosts $made"#,
-            std::process::id()
+               $MPIRUN $MPIRUN_FLAGS $hosts $made {folder}/files"#,
+            folder = folder.0.display()
         );
-        assert_eq!(simulated(2, &flavour, &script).ok().stdout, ALL_FAILED, "{flavour}");
+        assert_eq!(simulated(2, &flavour, &script).ok().stdout, wanted, "{flavour}");
     }
+}
+
+#[test]
+fn misuse_in_c_gives_errors() {
+    on_two_hosts("one_rank", ALL_FAILED);
+}
+
+#[test]
+fn misuse_of_loading_in_c_gives_errors() {
+    on_two_hosts("load_ranks", "every rank has an error, and then all tensors\n");
 }
 
 /// If the program's MPI is not the launcher's, each rank is alone in it. A rank that attaches a

@@ -141,7 +141,7 @@ pub struct hostbuf_info {
 
 sized_struct!(hostbuf_info, "HOSTBUF_INFO_INIT", last: hosts: u32);
 
-fn give(buffer: HostBuffer, to: &mut *mut hostbuf_buffer) {
+pub(crate) fn give(buffer: HostBuffer, to: &mut *mut hostbuf_buffer) {
     let name = CString::new(buffer.name()).unwrap_or_default();
     let arena = Box::new(hostbuf_arena::of(&buffer));
     let sections = OwnedSection::all(&buffer);
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn hostbuf_allocate(
 ///
 /// # Safety
 /// `options` is null or valid.
-unsafe fn buffer_options(options: *const hostbuf_options) -> CallResult<BufferOptions> {
+pub(crate) unsafe fn buffer_options(options: *const hostbuf_options) -> CallResult<BufferOptions> {
     // SAFETY: by the contract of this function.
     let requested = unsafe { read(options, "options") }?;
     if requested.reserved != [0; 2] {

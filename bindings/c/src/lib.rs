@@ -45,3 +45,11 @@ mod pending_gpu_block;
 mod file;
 mod file_rings;
 mod transfer;
+
+mod load;
+mod load_error;
+mod load_options;
+mod slice;
+mod slice_copy;
+mod tensor;
+mod tensors;

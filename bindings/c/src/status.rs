@@ -86,6 +86,10 @@ pub enum hostbuf_status {
     HOSTBUF_CANCELLED = 34,
     /// A GPU has failed during a transfer, or its context was lost.
     HOSTBUF_GPU_FAILED = 35,
+    /// A file, a set of files, or the description of the tensors in a buffer is damaged.
+    HOSTBUF_DAMAGED = 36,
+    /// A file has changed while it was loaded, or differs between the ranks.
+    HOSTBUF_CHANGED = 37,
 }
 
 use hostbuf_status as S;
@@ -100,7 +104,7 @@ pub enum CallError {
     /// The description of an invalid argument.
     Argument(String),
     Nothing(String),
-    /// The status and the message of an error of a pool or a transfer.
+    /// The status and the message of an error of a pool, a transfer or a load.
     Status(hostbuf_status, String),
 }
 
@@ -192,7 +196,7 @@ pub extern "C" fn hostbuf_message() -> *const c_char {
 /// is never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
-    const NAMES: [&CStr; 36] = [
+    const NAMES: [&CStr; 38] = [
         c"HOSTBUF_OK",
         c"HOSTBUF_INVALID",
         c"HOSTBUF_UNSUPPORTED",
@@ -229,6 +233,8 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
         c"HOSTBUF_END_OF_FILE",
         c"HOSTBUF_CANCELLED",
         c"HOSTBUF_GPU_FAILED",
+        c"HOSTBUF_DAMAGED",
+        c"HOSTBUF_CHANGED",
     ];
     usize::try_from(status).ok().and_then(|at| NAMES.get(at)).unwrap_or(&c"?").as_ptr()
 }

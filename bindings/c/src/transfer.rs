@@ -49,7 +49,7 @@ unsafe impl DeviceBuffer for CallerMemory {
     }
 }
 
-fn transfer_error(error: &TransferError) -> CallError {
+pub(crate) fn transfer_error(error: &TransferError) -> CallError {
     let status = match error {
         TransferError::Io { .. } => S::HOSTBUF_OS,
         TransferError::UnexpectedEnd { .. } => S::HOSTBUF_END_OF_FILE,
