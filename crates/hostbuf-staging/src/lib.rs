@@ -33,6 +33,7 @@ pub use device::{
 pub use device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};
 pub use file::{
     Backend, BackendChoice, CachedPages, File, FileOptions, cached_pages, cached_pages_in, drop_cached_pages,
+    is_in_memory,
 };
 #[cfg(feature = "cuda")]
 pub use file::{CuFile, CuFileBuffer, CuFileCode, CuFileDriver, CuFileError};

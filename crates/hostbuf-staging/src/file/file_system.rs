@@ -1,8 +1,9 @@
 //! The kinds of file systems.
 
 use std::fs::File;
+use std::io;
 
-use nix::sys::statfs::fstatfs;
+use nix::sys::statfs::{FsType, fstatfs};
 
 /// The kind of a file system, which decides how its files are read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +50,13 @@ pub(super) struct FileSystem {
 impl FileSystem {
     /// Returns the file system of a file. One that the kernel does not name counts as local.
     pub(super) fn of(file: &File) -> FileSystem {
+        fstatfs(file)
+            .map_or(FileSystem::with_number(0), |system| FileSystem::of_type(system.filesystem_type()))
+    }
+
+    fn of_type(kind: FsType) -> FileSystem {
         // The type is signed on some platforms, and has 32 or 64 bits.
-        let number = fstatfs(file).map(|system| system.filesystem_type().0 as u64 & 0xffff_ffff);
-        FileSystem::with_number(number.unwrap_or(0))
+        FileSystem::with_number(kind.0 as u64 & 0xffff_ffff)
     }
 
     fn with_number(number: u64) -> FileSystem {
@@ -61,9 +66,29 @@ impl FileSystem {
     }
 }
 
+/// Returns whether a file is on a file system in memory, which has no disk: tmpfs, ramfs or
+/// hugetlbfs. Memory files are on tmpfs or hugetlbfs.
+///
+/// # Errors
+/// As `fstatfs(2)`.
+#[doc(alias = "fstatfs")]
+pub fn is_in_memory(file: &File) -> io::Result<bool> {
+    Ok(FileSystem::of_type(fstatfs(file)?.filesystem_type()).kind == FileSystemKind::Memory)
+}
+
 #[cfg(test)]
 mod tests {
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
     use super::*;
+
+    #[test]
+    fn a_memory_file_is_in_memory_and_a_file_of_the_kernel_is_not() {
+        let memory = memfd_create(c"file-system", MFdFlags::MFD_CLOEXEC).expect("a memory file");
+        assert!(is_in_memory(&File::from(memory)).expect("an open file"));
+        let kernel = File::open("/proc/self/maps").expect("the kernel's file");
+        assert!(!is_in_memory(&kernel).expect("an open file"));
+    }
 
     #[test]
     fn file_systems_have_their_numbers() {

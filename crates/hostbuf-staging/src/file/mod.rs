@@ -16,6 +16,7 @@ mod uring;
 pub use backend::{Backend, BackendChoice};
 #[cfg(feature = "cuda")]
 pub use cufile::{CuFile, CuFileBuffer, CuFileCode, CuFileDriver, CuFileError};
+pub use file_system::is_in_memory;
 pub use page_cache::{CachedPages, cached_pages, cached_pages_in, drop_cached_pages};
 pub use staged_file::{File, FileOptions};
 pub(crate) use uring::with_slot_memory;

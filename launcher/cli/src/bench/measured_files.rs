@@ -4,8 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use hostbuf_staging::{Backend, File, FileOptions, cached_pages_in, drop_cached_pages};
-use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+use hostbuf_staging::{Backend, File, FileOptions, cached_pages_in, drop_cached_pages, is_in_memory};
 
 use super::bench_error::BenchError;
 
@@ -115,11 +114,8 @@ impl MeasuredFiles {
 
     /// Returns whether a file is in a file system without a disk.
     pub(super) fn are_in_memory(&self) -> bool {
-        let in_memory = |file: &fs::File| {
-            let kind = fstatfs(file).map(|system| system.filesystem_type());
-            kind.is_ok_and(|kind| kind == TMPFS_MAGIC || kind == HUGETLBFS_MAGIC)
-        };
-        self.0.iter().any(|measured| in_memory(&measured.file))
+        // A file system that the kernel does not name has a disk.
+        self.0.iter().any(|measured| is_in_memory(&measured.file).unwrap_or(false))
     }
 }
 
