@@ -438,6 +438,16 @@ pub(crate) const ROWS: &[FigureRow] = &[
     ),
     row("cache-munmap-busy", "  a bound thread with every core busy", Seconds, Over, Bar::None),
     row("cache-munmap-busy-asleep", "  of what a thread adds that only reads", Seconds, Over, Bar::None),
+    row(
+        "files-cached",
+        "rate of reading a file in the page cache, ring of the host : pread by as many threads",
+        Rate,
+        Over,
+        AtLeast(0.95),
+    ),
+    row("files-cached-cpu", "  CPU time for each GiB", Seconds, Over, Bar::None),
+    row("files-tmpfs", "the same, a file on tmpfs", Rate, Over, AtLeast(0.95)),
+    row("files-tmpfs-cpu", "  CPU time for each GiB", Seconds, Over, Bar::None),
     row("topology-recorded", "hostbuf topology, recorded trees : lstopo", Seconds, Over, AtMost(1.0)),
     row("topology-host", "hostbuf topology, this host : lstopo", Seconds, Over, AtMost(1.0)),
     row(

@@ -5,6 +5,7 @@ mod discarding_device;
 mod disk_reads;
 mod file_reads;
 mod fio;
+mod host_reads;
 mod rank_slices;
 mod read_sample;
 mod shared_load;
@@ -18,6 +19,7 @@ use hostbuf_staging::Backend;
 const USAGE: &str = "\
 usage: hostbuf-bench-staging read [--backend NAME] FILE [ROUNDS]
        hostbuf-bench-staging read --cold [--backend NAME ...] FILE [ROUNDS]
+       hostbuf-bench-staging host KEY FILE [ROUNDS]
        hostbuf-bench-staging tensors [COUNT BYTES [ROUNDS]]
        hostbuf run -n N --launcher local -- hostbuf-bench-staging shared FILE [ROUNDS]";
 
@@ -104,6 +106,12 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let command = match arguments.next().as_deref() {
         Some("read") => ReadCommand::parse(arguments).map(ReadCommand::run),
+        Some("host") => match arguments.next() {
+            Some(key) => {
+                file_and_rounds(arguments).map(|(path, rounds)| host_reads::measure(&key, &path, rounds))
+            }
+            None => Err("expected the key of a row".to_owned()),
+        },
         Some("tensors") => TensorsCommand::parse(arguments)
             .map(|TensorsCommand { count, bytes, rounds }| tensor_copies::measure(count, bytes, rounds)),
         Some("shared") => {
