@@ -206,3 +206,10 @@ fn a_file_that_changes_while_it_is_loaded_is_an_error_on_all_ranks() {
     // All but the first one that has noticed it name its rank and its host.
     assert_eq!(elsewhere, HOSTS.len() - 1, "{lines:#?}");
 }
+
+/// scripts/test-long runs more rounds, and rounds of ranks that are killed.
+#[test]
+fn random_faults_of_transfers_leave_nothing() {
+    let outcome = CommandOutput::of(Command::new(program("load_faults")).args(["transfers", "60"])).ok();
+    assert!(outcome.stdout.starts_with("transfers: 60 rounds"), "{outcome:?}");
+}

@@ -6,5 +6,6 @@ pub mod checks;
 pub mod lstopo;
 pub mod memory;
 pub mod numa;
+pub mod random;
 pub mod registered;
 pub mod tcp;

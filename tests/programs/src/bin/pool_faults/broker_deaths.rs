@@ -6,10 +6,10 @@ use hostbuf_pool::{Pool, Producer, ProducerOptions};
 
 use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
-use crate::random::RandomInstants;
 use crate::reader_deaths::{pass, take_all};
 use crate::stamps;
 use crate::test_broker::{BrokerProcess, status};
+use hostbuf_programs::random::RandomInstants;
 
 const BLOCKS: u32 = 8;
 const BLOCK_BYTES: u64 = 16 << 10;

@@ -10,8 +10,8 @@ use crate::broken_promise::BrokenPromise;
 use crate::broker_deaths::exchange;
 use crate::child::eventually;
 use crate::hello_answer::{HelloAnswer, say_hello};
-use crate::random::RandomInstants;
 use crate::test_broker::{BrokerProcess, status};
+use hostbuf_programs::random::RandomInstants;
 
 /// The limit of the broker's descriptors, the usual one.
 const BROKER_DESCRIPTORS: u64 = 1024;
@@ -39,7 +39,7 @@ pub(crate) fn connect(connections: u32, mut random: RandomInstants) -> Result<St
     status(&viewer)?;
     let descriptors = broker.descriptors();
     for round in 0..connections {
-        match say_hello(broker.name(), random.next())? {
+        match say_hello(broker.name(), random.number())? {
             HelloAnswer::Welcome(connection) => drop(connection),
             HelloAnswer::Refused(why) => return Err(why),
         }
@@ -51,7 +51,7 @@ pub(crate) fn connect(connections: u32, mut random: RandomInstants) -> Result<St
     let refusal = loop {
         // The broker waits for descriptors for a while before it refuses a connection.
         let greeting = std::thread::scope(|scope| {
-            let greeting = scope.spawn(|| say_hello(broker.name(), random.next()));
+            let greeting = scope.spawn(|| say_hello(broker.name(), random.number()));
             while !greeting.is_finished() {
                 go_on(Duration::from_micros(50))?;
             }

@@ -11,9 +11,9 @@ use hostbuf_pool::{Pool, Producer, ProducerOptions};
 use crate::broken_promise::BrokenPromise;
 use crate::broker_deaths::exchange;
 use crate::child::eventually;
-use crate::random::RandomInstants;
 use crate::step_roles::{ReadStep, SteppingReader, SteppingWriter, WrittenFrame};
 use crate::test_broker::{BrokerProcess, status};
+use hostbuf_programs::random::RandomInstants;
 
 const LIMIT: u64 = 16 << 20;
 /// The number of bytes that are flipped before the writer and the reader have done another step.

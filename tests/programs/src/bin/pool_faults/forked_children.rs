@@ -11,10 +11,10 @@ use nix::unistd::{ForkResult, fork};
 
 use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
-use crate::random::RandomInstants;
 use crate::reader_deaths::take_all;
 use crate::stamps;
 use crate::test_broker::{BrokerProcess, connect, status};
+use hostbuf_programs::random::RandomInstants;
 
 /// The time in which a parent is killed after its fork.
 const LIFE: Duration = Duration::from_micros(500);

@@ -15,9 +15,9 @@ use crate::broken_promise::BrokenPromise;
 use crate::broker_deaths::exchange;
 use crate::child::eventually;
 use crate::hello_answer::{ANSWER_LIMIT, HelloAnswer, say_hello};
-use crate::random::RandomInstants;
 use crate::stamps;
 use crate::test_broker::{BrokerProcess, status};
+use hostbuf_programs::random::RandomInstants;
 
 const LIMIT: u64 = 16 << 20;
 /// The fields of a message: its numbers, and its text.
@@ -48,7 +48,7 @@ pub(crate) fn send(rounds: u32, mut random: RandomInstants) -> Result<String, Br
     refuse_incomplete(&broker, &mut random)?;
     leave_unread(&broker, &viewer, key, &mut random)?;
     for round in 1..=rounds {
-        let connection = match say_hello(broker.name(), random.next())? {
+        let connection = match say_hello(broker.name(), random.number())? {
             HelloAnswer::Welcome(connection) => connection,
             HelloAnswer::Refused(why) => return Err(why),
         };
@@ -92,7 +92,7 @@ fn go_on(clients: (&Producer, &Pool), stamp: &mut u64) -> Result<(), BrokenPromi
 /// Hands back files of an earlier broker's segment without rows, and waits for the end of the
 /// connection.
 fn refuse_incomplete(broker: &BrokerProcess, random: &mut RandomInstants) -> Result<(), BrokenPromise> {
-    let HelloAnswer::Welcome(connection) = say_hello(broker.name(), random.next())? else {
+    let HelloAnswer::Welcome(connection) = say_hello(broker.name(), random.number())? else {
         return Err("a client is refused".into());
     };
     let sealed = |length| -> Result<OwnedFd, BrokenPromise> {
@@ -107,7 +107,7 @@ fn refuse_incomplete(broker: &BrokerProcess, random: &mut RandomInstants) -> Res
     // The blocks, the table and the event.
     let files = [sealed(8192)?, sealed(8192)?, EventFd::new().map_err(|errno| errno.to_string())?.into()];
     let files = files.each_ref().map(AsRawFd::as_raw_fd);
-    let numbers = [random.next(), random.next(), 1, 4096, 2, 1, 1, 0, 0, 0, u64::MAX];
+    let numbers = [random.number(), random.number(), 1, 4096, 2, 1, 1, 0, 0, 0, u64::MAX];
     socket::send(connection.as_fd(), &frame(138, &numbers, b"stranger"), &files)
         .map_err(|error| error.to_string())?;
     wait_for_end(&connection)
@@ -122,7 +122,7 @@ fn leave_unread(
 ) -> Result<(), BrokenPromise> {
     /// More answers than the socket has room for.
     const ANSWERS: usize = 1000;
-    let HelloAnswer::Welcome(connection) = say_hello(broker.name(), random.next())? else {
+    let HelloAnswer::Welcome(connection) = say_hello(broker.name(), random.number())? else {
         return Err("a client is refused".into());
     };
     let send = |packet: &[u8]| {
@@ -195,7 +195,7 @@ fn number(random: &mut RandomInstants) -> u64 {
         1 => u64::MAX - random.below(2),
         2 => u64::from(u32::MAX) + random.below(2),
         3 => 4096 << random.below(40),
-        _ => random.next(),
+        _ => random.number(),
     }
 }
 

@@ -38,7 +38,6 @@ mod limit;
 mod mirror_deaths;
 mod paused_processes;
 mod producer_deaths;
-mod random;
 mod reader_deaths;
 mod recovery;
 mod stamps;
@@ -51,7 +50,7 @@ mod victims;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use random::RandomInstants;
+use hostbuf_programs::random::RandomInstants;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -10,9 +10,9 @@ use hostbuf_pool::{Pool, Producer, ProducerOptions, Token};
 
 use crate::broken_promise::BrokenPromise;
 use crate::child::RoleProcess;
-use crate::random::RandomInstants;
 use crate::stamps;
 use crate::test_broker::{BrokerProcess, connect};
+use hostbuf_programs::random::RandomInstants;
 
 const BLOCKS: u32 = 8;
 const FRAME_BYTES: u64 = 1 << 20;

@@ -7,10 +7,10 @@ use hostbuf_pool::{Block, Pool, PoolMode, PoolOptions, Producer, ProducerOptions
 use crate::broken_promise::BrokenPromise;
 use crate::broker_deaths::exchange;
 use crate::child::eventually;
-use crate::random::RandomInstants;
 use crate::stamps;
 use crate::step_roles::{BLOCK_BYTES, BLOCKS, QUOTA, ReadStep, SteppingReader, SteppingWriter};
 use crate::test_broker::{BrokerProcess, status};
+use hostbuf_programs::random::RandomInstants;
 
 const LIMIT: u64 = 16 << 20;
 /// The time in which a process is stopped after it got something to do, and the least time for

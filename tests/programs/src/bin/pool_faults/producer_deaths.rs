@@ -7,9 +7,9 @@ use hostbuf_pool::{AcquireError, Token};
 
 use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
-use crate::random::RandomInstants;
 use crate::stamps;
 use crate::test_broker::{BrokerProcess, status};
+use hostbuf_programs::random::RandomInstants;
 
 const LIMIT: u64 = 1 << 20;
 /// The time in which a producer is killed after it has connected, so in about half of the rounds

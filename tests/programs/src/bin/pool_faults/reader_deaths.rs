@@ -6,9 +6,9 @@ use hostbuf_pool::{Block, Pool, Producer, ProducerOptions, Token};
 
 use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
-use crate::random::RandomInstants;
 use crate::stamps;
 use crate::test_broker::{BrokerProcess, status};
+use hostbuf_programs::random::RandomInstants;
 
 const BLOCKS: u32 = 8;
 const BLOCK_BYTES: u64 = 16 << 10;

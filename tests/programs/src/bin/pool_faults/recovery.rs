@@ -6,9 +6,9 @@ use hostbuf_pool::{BrokerRefusal, PoolError, ProducerOptions};
 
 use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
-use crate::random::RandomInstants;
 use crate::step_roles::{BLOCK_BYTES, SteppingWriter};
 use crate::test_broker::{BrokerProcess, status};
+use hostbuf_programs::random::RandomInstants;
 
 /// The length of the blocks of an asking client in bytes.
 const ASKED_BYTES: u64 = 64 << 10;

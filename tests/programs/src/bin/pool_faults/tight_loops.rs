@@ -8,10 +8,10 @@ use hostbuf_pool::{AcquireError, ArrayLayout, ElementType, ProducerOptions, Toke
 
 use crate::broken_promise::BrokenPromise;
 use crate::child::{RoleProcess, eventually};
-use crate::random::RandomInstants;
 use crate::reader_deaths::take_all;
 use crate::stamps;
 use crate::test_broker::{BrokerProcess, connect, status};
+use hostbuf_programs::random::RandomInstants;
 
 const BLOCKS: u32 = 8;
 const BLOCK_BYTES: u64 = 4096;

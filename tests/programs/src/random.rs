@@ -1,18 +1,18 @@
-//! RandomInstants instants.
+//! Random numbers and instants, which a seed repeats.
 
 use std::time::Duration;
 
 /// A sequence of random numbers (xorshift64*), which a seed repeats.
 #[derive(Debug)]
-pub(crate) struct RandomInstants(u64);
+pub struct RandomInstants(u64);
 
 impl RandomInstants {
-    pub(crate) fn new(seed: u64) -> RandomInstants {
+    pub fn new(seed: u64) -> RandomInstants {
         RandomInstants(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// Returns a number.
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -20,12 +20,12 @@ impl RandomInstants {
     }
 
     /// Returns a number below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 33) % end
+    pub fn below(&mut self, end: u64) -> u64 {
+        (self.number() >> 33) % end
     }
 
     /// Returns a time below `end`.
-    pub(crate) fn time(&mut self, end: Duration) -> Duration {
+    pub fn time(&mut self, end: Duration) -> Duration {
         Duration::from_nanos(self.below(end.as_nanos() as u64))
     }
 }

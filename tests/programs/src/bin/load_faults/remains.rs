@@ -1,0 +1,101 @@
+//! The resources of this process that a round must return.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The time after which a resource that is still there is a leak.
+const SETTLED: Duration = Duration::from_secs(20);
+
+/// The resources of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessResources {
+    descriptors: usize,
+    threads: usize,
+    /// The mappings of memory files of hostbuf and of rings of io_uring.
+    mappings: usize,
+    /// The entries of /dev/shm that have this mark.
+    shared_memory: usize,
+}
+
+/// Returns the folder for the files of the rounds: that of this program, since a folder for
+/// temporary files may be in memory.
+///
+/// # Errors
+/// That of the kernel.
+pub(crate) fn own_folder() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
+    own.parent().map(Path::to_owned).ok_or_else(|| format!("{} is in no folder", own.display()))
+}
+
+fn entries(folder: &str) -> usize {
+    fs::read_dir(folder).map_or(0, Iterator::count)
+}
+
+/// Returns the number of all mappings of this process.
+pub(crate) fn all_mappings() -> usize {
+    fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count())
+}
+
+/// Returns the lines of /proc/self/maps with memory files and rings of io_uring.
+fn memory_files() -> Vec<String> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let is_counted = |line: &&str| line.contains("memfd:") || line.contains("io_uring");
+    maps.lines()
+        .filter(is_counted)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect()
+}
+
+impl ProcessResources {
+    /// Counts the resources. `mark` is a part of the names of this program's files.
+    pub(crate) fn count(mark: &str) -> ProcessResources {
+        let shm = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        ProcessResources {
+            descriptors: entries("/proc/self/fd"),
+            threads: entries("/proc/self/task"),
+            mappings: memory_files().len(),
+            shared_memory: shm.filter(|entry| entry.file_name().to_string_lossy().contains(mark)).count(),
+        }
+    }
+
+    /// Waits until the process has the same resources again.
+    ///
+    /// # Errors
+    /// The resources that have not been returned.
+    pub(crate) fn wait_returned(&self, mark: &str) -> Result<(), String> {
+        let until = Instant::now() + SETTLED;
+        loop {
+            let now = ProcessResources::count(mark);
+            if now == *self {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                let mappings = memory_files().join("; ");
+                return Err(format!("a leak: before the round {self:?}, and after it {now:?}: {mappings}"));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Waits until no process has this path among its arguments.
+///
+/// # Errors
+/// A process that is left.
+pub(crate) fn wait_gone(path: &Path) -> Result<(), String> {
+    let until = Instant::now() + SETTLED;
+    let path = path.display().to_string();
+    loop {
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut with_path = processes.filter(|process| {
+            let arguments = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&arguments).contains(&path)
+        });
+        let Some(left) = with_path.next() else { return Ok(()) };
+        if Instant::now() > until {
+            return Err(format!("process {} is left", left.file_name().display()));
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
