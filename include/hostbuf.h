@@ -1263,6 +1263,30 @@ enum hostbuf_status hostbuf_file_pwrite_gpu(const struct hostbuf_file *file,
                                             void *stream,
                                             struct hostbuf_transfer **to);
 
+// Starts to read as `hostbuf_file_pread_gpu` does, in the order of `stream`: all work that the
+// stream is given later waits until the transfer has ended, also if it fails or is cancelled. The
+// call does not wait. Freeing the transfer before it has ended cancels it.
+//
+// `HOSTBUF_UNSUPPORTED`: as for `hostbuf_file_pread_gpu`; or the stream is being captured. If the
+// driver is older than CUDA 11.7, `hostbuf_transfer_wait` says so.
+enum hostbuf_status hostbuf_file_pread_on(const struct hostbuf_file *file,
+                                          uint32_t gpu,
+                                          uint64_t address,
+                                          size_t size,
+                                          uint64_t offset,
+                                          void *stream,
+                                          struct hostbuf_transfer **to);
+
+// Starts to write as `hostbuf_file_pwrite_gpu` does, in the order of `stream`. The rest is as for
+// `hostbuf_file_pread_on`.
+enum hostbuf_status hostbuf_file_pwrite_on(const struct hostbuf_file *file,
+                                           uint32_t gpu,
+                                           uint64_t address,
+                                           size_t size,
+                                           uint64_t offset,
+                                           void *stream,
+                                           struct hostbuf_transfer **to);
+
 // Waits until a transfer has ended, and sets `bytes`, unless it is null, to the number of bytes at
 // its beginning that have landed. If it has failed, the rest of the memory, or of the range of the
 // file, has any content. The result is the same each time.

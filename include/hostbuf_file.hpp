@@ -119,6 +119,18 @@ public:
         return started([&](hostbuf_transfer **to) { return hostbuf_file_pwrite_gpu(own_, gpu, address, size, offset, stream, to); });
     }
 
+    /// Starts to read in the order of `stream`: later work of the stream waits for the transfer.
+    transfer pread_on(void *stream, std::uint32_t gpu, std::uint64_t address, std::size_t size, std::uint64_t offset = 0) const
+    {
+        return started([&](hostbuf_transfer **to) { return hostbuf_file_pread_on(own_, gpu, address, size, offset, stream, to); });
+    }
+
+    /// Starts to write in the order of `stream`: later work of the stream waits for the transfer.
+    transfer pwrite_on(void *stream, std::uint32_t gpu, std::uint64_t address, std::size_t size, std::uint64_t offset = 0) const
+    {
+        return started([&](hostbuf_transfer **to) { return hostbuf_file_pwrite_on(own_, gpu, address, size, offset, stream, to); });
+    }
+
 private:
     template <class Start>
     static transfer started(Start start)

@@ -13,6 +13,7 @@ mod pool_blocks;
 mod ring_contract;
 mod rings;
 mod shared_memory;
+mod stream_transfers;
 mod streams;
 mod topology;
 

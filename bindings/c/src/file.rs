@@ -177,7 +177,7 @@ fn start(
     file: Option<&hostbuf_file>,
     direction: RingDirection,
     memory: CallerMemory,
-    gpu: Option<(u32, *mut c_void)>,
+    gpu: Option<(u32, *mut c_void, bool)>,
     offset: u64,
     to: Option<&mut MaybeUninit<*mut hostbuf_transfer>>,
 ) -> CallResult<()> {
@@ -193,9 +193,7 @@ fn start(
     let transfer = match gpu {
         None => file.rings.start_on_host(&file.file, direction, target, offset),
         // SAFETY: the callers' contract.
-        Some((gpu, stream)) => unsafe {
-            file.rings.start_on_gpu(&file.file, direction, target, offset, gpu, stream)
-        },
+        Some(gpu) => unsafe { file.rings.start_on_gpu(&file.file, direction, target, offset, gpu) },
     }?;
     *to = Box::into_raw(Box::new(transfer));
     Ok(())
@@ -254,7 +252,7 @@ pub unsafe extern "C" fn hostbuf_file_pread_gpu(
     to: Option<&mut MaybeUninit<*mut hostbuf_transfer>>,
 ) -> hostbuf_status {
     let memory = CallerMemory { address, bytes: size as u64, is_host: false };
-    call(|| start(file, RingDirection::Read, memory, Some((gpu, stream)), offset, to))
+    call(|| start(file, RingDirection::Read, memory, Some((gpu, stream, false)), offset, to))
 }
 
 /// Starts to write `size` bytes at `address` of a GPU to a file from `offset` on, after the work
@@ -271,5 +269,43 @@ pub unsafe extern "C" fn hostbuf_file_pwrite_gpu(
     to: Option<&mut MaybeUninit<*mut hostbuf_transfer>>,
 ) -> hostbuf_status {
     let memory = CallerMemory { address, bytes: size as u64, is_host: false };
-    call(|| start(file, RingDirection::Write, memory, Some((gpu, stream)), offset, to))
+    call(|| start(file, RingDirection::Write, memory, Some((gpu, stream, false)), offset, to))
+}
+
+/// Starts to read as `hostbuf_file_pread_gpu` does, in the order of `stream`: all work that the
+/// stream is given later waits until the transfer has ended, also if it fails or is cancelled. The
+/// call does not wait. Freeing the transfer before it has ended cancels it.
+///
+/// `HOSTBUF_UNSUPPORTED`: as for `hostbuf_file_pread_gpu`; or the stream is being captured. If the
+/// driver is older than CUDA 11.7, `hostbuf_transfer_wait` says so.
+// Safety: as for `hostbuf_file_pread_gpu`. The transfer needs nothing that waits for the stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hostbuf_file_pread_on(
+    file: Option<&hostbuf_file>,
+    gpu: u32,
+    address: u64,
+    size: usize,
+    offset: u64,
+    stream: *mut c_void,
+    to: Option<&mut MaybeUninit<*mut hostbuf_transfer>>,
+) -> hostbuf_status {
+    let memory = CallerMemory { address, bytes: size as u64, is_host: false };
+    call(|| start(file, RingDirection::Read, memory, Some((gpu, stream, true)), offset, to))
+}
+
+/// Starts to write as `hostbuf_file_pwrite_gpu` does, in the order of `stream`. The rest is as for
+/// `hostbuf_file_pread_on`.
+// Safety: as for `hostbuf_file_pread_on`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hostbuf_file_pwrite_on(
+    file: Option<&hostbuf_file>,
+    gpu: u32,
+    address: u64,
+    size: usize,
+    offset: u64,
+    stream: *mut c_void,
+    to: Option<&mut MaybeUninit<*mut hostbuf_transfer>>,
+) -> hostbuf_status {
+    let memory = CallerMemory { address, bytes: size as u64, is_host: false };
+    call(|| start(file, RingDirection::Write, memory, Some((gpu, stream, true)), offset, to))
 }

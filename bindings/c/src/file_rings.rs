@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
 
-use hostbuf_cuda::{CudaEvent, Driver};
+use hostbuf_cuda::Driver;
 use hostbuf_staging::{CopyDevice, CudaDevice, DeviceTarget, File, HostDevice, Ring, RingError, Transfer};
 use library::Error;
 
@@ -63,7 +63,8 @@ impl FileRings {
         Ok(direction.start(ring, file, target, offset))
     }
 
-    /// Starts a transfer to or from memory of a GPU, after the work that a stream has now.
+    /// Starts a transfer to or from memory of a GPU, after the work that a stream has now. If
+    /// `holds`, later work of the stream waits for it.
     ///
     /// # Safety
     /// `stream` is null or a stream of the GPU.
@@ -73,8 +74,7 @@ impl FileRings {
         direction: RingDirection,
         target: DeviceTarget,
         offset: u64,
-        gpu: u32,
-        stream: *mut c_void,
+        (gpu, stream, holds): (u32, *mut c_void, bool),
     ) -> CallResult<hostbuf_transfer> {
         let known = self.gpu.get().filter(|(number, ring)| *number == gpu && ring.is_usable());
         let ring = match known {
@@ -88,9 +88,23 @@ impl FileRings {
         let own = ring.device().stream();
         // SAFETY: by the contract of this function.
         let theirs = unsafe { borrowed(own.context(), stream) }?;
-        CudaEvent::after(&theirs).and_then(|event| own.wait(&event)).map_err(cuda_error)?;
+        if holds && theirs.is_capturing().map_err(cuda_error)? {
+            let what = "a transfer in the order of a stream that is being captured".into();
+            let why =
+                "a graph cannot contain it: start it before the capture begins, or after it has ended".into();
+            return Err(Error::Unsupported { what, why }.into());
+        }
+        if !holds && ring.try_wait_for(&theirs).map_err(cuda_error)? {
+            return Ok(direction.start(ring, file, target, offset));
+        }
+        let transfer = match (direction, holds) {
+            (RingDirection::Read, true) => file.pread_on(&ring, &theirs, target, offset),
+            (RingDirection::Write, true) => file.pwrite_on(&ring, &theirs, target, offset),
+            (RingDirection::Read, false) => file.pread_after(&ring, &theirs, target, offset),
+            (RingDirection::Write, false) => file.pwrite_after(&ring, &theirs, target, offset),
+        };
         drop(theirs);
-        Ok(direction.start(ring, file, target, offset))
+        Ok(hostbuf_transfer::new(transfer, ring))
     }
 }
 

@@ -89,6 +89,17 @@ function_group! {
 }
 
 function_group! {
+    /// The order between a stream and the threads of the process.
+    StreamOrderFunctions {
+        is_capturing: "cuStreamIsCapturing" (sys::CUstream, *mut c_uint);
+        add_callback: "cuStreamAddCallback" (
+            sys::CUstream, unsafe extern "C" fn(sys::CUstream, c_uint, *mut c_void), *mut c_void, c_uint
+        );
+        wait_value: "cuStreamWaitValue32_v2" (sys::CUstream, sys::CUdeviceptr, u32, c_uint);
+    }
+}
+
+function_group! {
     /// The function of CUDA 13 that starts many copies.
     BatchFunctions {
         copy: "cuMemcpyBatchAsync_v2" (
@@ -176,6 +187,7 @@ pub(crate) struct Functions {
     pub(crate) basic: BasicFunctions,
     uuid: OnceLock<UuidFunctions>,
     streams: OnceLock<StreamFunctions>,
+    stream_order: OnceLock<StreamOrderFunctions>,
     batches: OnceLock<BatchFunctions>,
     index_batches: OnceLock<BatchIndexFunctions>,
     events: OnceLock<EventFunctions>,
@@ -213,6 +225,7 @@ impl Functions {
             basic: BasicFunctions::find(lookup)?,
             uuid: OnceLock::new(),
             streams: OnceLock::new(),
+            stream_order: OnceLock::new(),
             batches: OnceLock::new(),
             index_batches: OnceLock::new(),
             events: OnceLock::new(),
@@ -226,6 +239,7 @@ impl Functions {
     groups! {
         uuid: UuidFunctions,
         streams: StreamFunctions,
+        stream_order: StreamOrderFunctions,
         batches: BatchFunctions,
         index_batches: BatchIndexFunctions,
         events: EventFunctions,

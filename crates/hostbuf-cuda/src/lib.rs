@@ -6,6 +6,7 @@
 //! | device | [`CudaGpu`] | a GPU that the process sees, with its [`GpuUuid`] and [`GpuFeature`]s |
 //! | context | [`CudaContext`] | the primary context of a GPU, released by its last user |
 //! | work | [`CudaStream`], [`BorrowedStream`], [`CopyBatch`], [`CudaEvent`] | copies, and the order between them, also between processes |
+//! | threads and streams | [`BorrowedStream::call_after`], [`StreamWord`] | threads that wait for a stream, and streams that wait for a thread |
 //! | host memory | [`CurrentContext::register_host`], [`PageLockedMemory`] | memory that GPUs copy at full speed |
 //! | memory of a GPU | [`DeviceMemory`] | for this process |
 //! | shared memory of a GPU | [`PhysicalMemory`], [`VirtualRange`], [`MappedMemory`] | by a file descriptor, at an address of choice |
@@ -37,6 +38,8 @@ mod ipc_memory;
 mod mapped_memory;
 mod page_locked_memory;
 mod physical_memory;
+mod stream_order;
+mod stream_word;
 #[cfg(test)]
 mod tests;
 mod virtual_range;
@@ -59,6 +62,7 @@ pub use ipc_memory::IpcMemory;
 pub use mapped_memory::MappedMemory;
 pub use page_locked_memory::PageLockedMemory;
 pub use physical_memory::PhysicalMemory;
+pub use stream_word::StreamWord;
 pub use virtual_range::VirtualRange;
 
 /// Compiles and runs the examples of the README.

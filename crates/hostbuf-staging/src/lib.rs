@@ -27,10 +27,11 @@ pub use counters::{RingCounters, RingStatus, StagingBound};
 #[cfg(feature = "cuda")]
 pub use device::CudaDevice;
 pub use device::{
-    CopyDevice, DeviceBuffer, DeviceCopy, DeviceError, DeviceTarget, HostDevice, InvalidTarget,
+    BeginTransfer, CopyDevice, DeviceBuffer, DeviceCopy, DeviceError, DeviceTarget, HostDevice,
+    InvalidTarget, StreamDevice,
 };
 #[cfg(any(test, feature = "testing"))]
-pub use device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};
+pub use device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedHold, SimulatedMemory, SimulatedStream};
 pub use file::{
     Backend, BackendChoice, CachedPages, File, FileOptions, cached_pages, cached_pages_in, drop_cached_pages,
     is_in_memory,

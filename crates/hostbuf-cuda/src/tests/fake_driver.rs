@@ -98,6 +98,10 @@ pub(super) struct FakeDriver {
     pub(super) current: Vec<usize>,
     /// The flags of the last call that had some.
     pub(super) flags: c_uint,
+    /// True if the work of each stream becomes a graph.
+    pub(super) is_capturing: bool,
+    /// The error that the callbacks of streams get.
+    pub(super) stream_error: c_uint,
     /// The operands of the last copy, or the access to the last mapping.
     pub(super) operands: Vec<u64>,
     handles: usize,
@@ -324,6 +328,23 @@ fake_functions! {
     "cuStreamDestroy_v2": stream_destroy(stream: sys::CUstream) = |fake| fake.end("stream", stream as usize);
     "cuStreamSynchronize": stream_synchronize(_stream: sys::CUstream) = |_| SUCCESS;
     "cuStreamQuery": stream_query(_stream: sys::CUstream) = |_| SUCCESS;
+    "cuStreamIsCapturing": is_capturing(_stream: sys::CUstream, status: *mut c_uint) =
+        |fake| give(status, c_uint::from(fake.is_capturing));
+    "cuStreamAddCallback": add_callback(
+        stream: sys::CUstream,
+        callback: unsafe extern "C" fn(sys::CUstream, c_uint, *mut c_void),
+        data: *mut c_void,
+        _flags: c_uint
+    ) = |fake| {
+        // SAFETY: the caller passes a function with its data.
+        unsafe { callback(stream, fake.stream_error, data) };
+        SUCCESS
+    };
+    "cuStreamWaitValue32_v2": wait_value(stream: sys::CUstream, address: u64, value: u32, flags: c_uint) =
+        |fake| {
+            fake.operands = vec![stream as u64, address, u64::from(value), u64::from(flags)];
+            SUCCESS
+        };
     "cuStreamWaitEvent": stream_wait(_stream: sys::CUstream, event: sys::CUevent, _flags: c_uint) = |fake| {
         fake.require("event", event as usize);
         SUCCESS

@@ -11,3 +11,4 @@ mod logged_errors;
 mod lost_contexts;
 mod old_drivers;
 mod shared_memory;
+mod stream_order;

@@ -3,11 +3,16 @@
 mod copy_device;
 #[cfg(feature = "cuda")]
 mod cuda_device;
+#[cfg(feature = "cuda")]
+mod cuda_order;
 mod device_buffer;
 mod device_error;
 mod host_device;
 #[cfg(any(test, feature = "testing"))]
 mod simulated_device;
+#[cfg(any(test, feature = "testing"))]
+mod simulated_stream;
+mod stream_device;
 
 pub use copy_device::{CopyDevice, DeviceCopy};
 #[cfg(feature = "cuda")]
@@ -17,3 +22,6 @@ pub use device_error::DeviceError;
 pub use host_device::HostDevice;
 #[cfg(any(test, feature = "testing"))]
 pub use simulated_device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};
+#[cfg(any(test, feature = "testing"))]
+pub use simulated_stream::{SimulatedHold, SimulatedStream};
+pub use stream_device::{BeginTransfer, StreamDevice};

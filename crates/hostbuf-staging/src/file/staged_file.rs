@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::backend::{Backend, BackendChoice};
 use super::file_descriptors::FileDescriptors;
-use crate::device::{CopyDevice, DeviceTarget};
+use crate::device::{CopyDevice, DeviceTarget, StreamDevice};
 use crate::read_write_at::{ReadAt, WriteAt};
 use crate::ring::Ring;
 use crate::transfer::{Transfer, TransferPart};
@@ -78,6 +78,51 @@ impl File {
     /// are on the disk after [`sync`](File::sync) has returned.
     pub fn pwrite<D: CopyDevice>(&self, ring: &Ring<D>, from: DeviceTarget, offset: u64) -> Transfer {
         ring.write(from, self.0.clone(), offset)
+    }
+
+    /// Starts to read in the order of a stream of the program: see [`Ring::read_on`].
+    pub fn pread_on<D: StreamDevice>(
+        &self,
+        ring: &Ring<D>,
+        stream: &D::Stream,
+        to: DeviceTarget,
+        offset: u64,
+    ) -> Transfer {
+        ring.read_on(stream, self.0.clone(), offset, to)
+    }
+
+    /// Starts to write in the order of a stream of the program: see [`Ring::write_on`]. When later
+    /// work of the stream begins, the file has the bytes, and the memory may change.
+    pub fn pwrite_on<D: StreamDevice>(
+        &self,
+        ring: &Ring<D>,
+        stream: &D::Stream,
+        from: DeviceTarget,
+        offset: u64,
+    ) -> Transfer {
+        ring.write_on(stream, from, self.0.clone(), offset)
+    }
+
+    /// Starts to read after the work of a stream of the program: see [`Ring::read_after`].
+    pub fn pread_after<D: StreamDevice>(
+        &self,
+        ring: &Ring<D>,
+        stream: &D::Stream,
+        to: DeviceTarget,
+        offset: u64,
+    ) -> Transfer {
+        ring.read_after(stream, self.0.clone(), offset, to)
+    }
+
+    /// Starts to write after the work of a stream of the program: see [`Ring::write_after`].
+    pub fn pwrite_after<D: StreamDevice>(
+        &self,
+        ring: &Ring<D>,
+        stream: &D::Stream,
+        from: DeviceTarget,
+        offset: u64,
+    ) -> Transfer {
+        ring.write_after(stream, from, self.0.clone(), offset)
     }
 
     /// Starts to read many ranges, as one transfer: see [`Ring::read_batch`].

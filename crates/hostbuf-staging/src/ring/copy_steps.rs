@@ -168,7 +168,7 @@ impl<D: CopyDevice> RingCore<D> {
         // The device may access this memory, and that of the record, for ever.
         let _ = self.lost.set(error.lost());
         self.abandoned.fetch_add(1, Ordering::SeqCst);
-        for transfer in self.queue.take_all() {
+        for transfer in self.queue.take_all().into_iter().chain(self.after_streams.take_all()) {
             self.stop_if_over(&transfer);
         }
         self.signal.notify();

@@ -3,6 +3,8 @@
 mod borrowed_memory;
 mod copy_steps;
 mod device_wait;
+#[cfg(feature = "cuda")]
+mod gpu_streams;
 mod host_memory;
 mod host_pieces;
 mod piece_steps;
@@ -11,8 +13,10 @@ mod ring_error;
 mod ring_life;
 mod ring_options;
 mod ring_slot;
+mod ring_streams;
 mod shared_rings;
 mod staging_ring;
+mod stream_transfers;
 mod transfer_queue;
 mod work_signal;
 mod worker;

@@ -7,6 +7,7 @@ use super::device_wait::DeviceWait;
 use super::host_memory::RingMemory;
 use super::ring_life::RingLife;
 use super::ring_slot::RingSlot;
+use super::stream_transfers::StreamTransfers;
 use super::transfer_queue::TransferQueue;
 use super::work_signal::WorkSignal;
 use hostbuf_register::Span;
@@ -22,7 +23,8 @@ pub(super) struct RingCore<D: CopyDevice> {
     pub(super) device: D,
     pub(super) slots: Box<[RingSlot<D::Event>]>,
     pub(super) queue: TransferQueue,
-    pub(super) signal: WorkSignal,
+    pub(super) signal: Arc<WorkSignal>,
+    pub(super) after_streams: Arc<StreamTransfers>,
     pub(super) counters: Arc<CounterPage>,
     /// The number of slots that a lost device may access for ever.
     pub(super) abandoned: AtomicUsize,
@@ -41,11 +43,13 @@ impl<D: CopyDevice> RingCore<D> {
         counters: CounterPage,
         memory: Box<dyn RingMemory>,
     ) -> RingCore<D> {
+        let signal = Arc::new(WorkSignal::default());
         RingCore {
             device,
             slots,
             queue: TransferQueue::default(),
-            signal: WorkSignal::default(),
+            after_streams: Arc::new(StreamTransfers::new(signal.clone())),
+            signal,
             counters: Arc::new(counters),
             abandoned: AtomicUsize::new(0),
             lost: OnceLock::new(),
@@ -71,7 +75,7 @@ impl<D: CopyDevice> RingCore<D> {
     /// Stops all transfers. The threads end when nothing is on its way.
     pub(super) fn stop(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
-        for transfer in self.queue.take_all() {
+        for transfer in self.queue.take_all().into_iter().chain(self.after_streams.take_all()) {
             transfer.stop(TransferError::Cancelled { landed: 0 });
         }
         self.signal.notify();
@@ -95,7 +99,24 @@ impl<D: CopyDevice> RingCore<D> {
     /// Does one piece of work, if there is one. `current` is the transfer of which the calling
     /// thread has begun a chunk last.
     pub(super) fn step(&self, current: &mut Option<Arc<TransferState>>) -> bool {
-        self.do_piece() || self.end_copy() || self.begin_chunk(current)
+        self.do_piece() || self.end_copy() || self.begin_after_streams() || self.begin_chunk(current)
+    }
+
+    /// Begins the transfers before which the work of a stream has ended. Returns whether there were
+    /// any.
+    fn begin_after_streams(&self) -> bool {
+        let ended = self.after_streams.take_ended();
+        let has_ended = !ended.is_empty();
+        for (transfer, result) in ended {
+            match result {
+                Ok(()) => self.start(transfer),
+                Err(source) => {
+                    let address = transfer.plan.part(0, 0, 0).map_or(0, |part| part.address);
+                    transfer.stop(TransferError::Device { address, source, landed: 0 });
+                }
+            }
+        }
+        has_ended
     }
 
     /// Returns whether there may be a chunk that no thread has begun.
@@ -146,6 +167,8 @@ impl<D: CopyDevice> FreezeObserver for RingCore<D> {
 
 impl<D: CopyDevice> Drop for RingCore<D> {
     fn drop(&mut self) {
+        // The thread of a device that still has work before a transfer must not drop it.
+        drop(self.after_streams.take_all());
         if self.abandoned.load(Ordering::SeqCst) > 0 {
             tracing::error!(device = self.device.name(), "the memory of a ring stays: its device is lost");
             self.life.keep_memory();

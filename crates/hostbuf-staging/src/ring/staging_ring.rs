@@ -140,20 +140,33 @@ impl<D: CopyDevice> Ring<D> {
         ranges: &[TransferPart],
         plan: impl FnOnce(PlanSizes) -> Result<TransferPlan, TransferError>,
     ) -> Transfer {
+        let state = self.plan(endpoint, ranges, plan);
+        if !state.has_failed() {
+            self.core.start(state.clone());
+        }
+        Transfer::new(state)
+    }
+
+    pub(super) fn core(&self) -> &RingCore<D> {
+        &self.core
+    }
+
+    /// Makes a transfer that has not begun, or one that has failed.
+    pub(super) fn plan(
+        &self,
+        endpoint: HostSide,
+        ranges: &[TransferPart],
+        plan: impl FnOnce(PlanSizes) -> Result<TransferPlan, TransferError>,
+    ) -> Arc<TransferState> {
         let planned = self.check(&endpoint, ranges).and_then(|()| {
             let RingOptions { slot_bytes, piece_bytes, .. } = self.options;
             plan(PlanSizes { alignment: endpoint.alignment(), slot_bytes, piece_bytes })
         });
-        match planned {
-            Ok(plan) => {
-                let state = Arc::new(TransferState::new(endpoint, plan, self.core.counters.clone()));
-                self.core.start(state.clone());
-                Transfer::new(state)
-            }
-            Err(error) => {
-                Transfer::new(Arc::new(TransferState::failed(endpoint, error, self.core.counters.clone())))
-            }
-        }
+        let counters = self.core.counters.clone();
+        Arc::new(match planned {
+            Ok(plan) => TransferState::new(endpoint, plan, counters),
+            Err(error) => TransferState::failed(endpoint, error, counters),
+        })
     }
 
     /// Checks the ranges of a transfer.
@@ -176,7 +189,7 @@ impl<D: CopyDevice> Ring<D> {
 }
 
 /// Plans the transfer of one range.
-fn contiguous(TransferPart { offset, target }: &TransferPart, sizes: PlanSizes) -> TransferPlan {
+pub(super) fn contiguous(TransferPart { offset, target }: &TransferPart, sizes: PlanSizes) -> TransferPlan {
     let plan = ChunkPlan::new((*offset, target.bytes()), sizes);
     TransferPlan::Contiguous { plan, target: target.clone() }
 }

@@ -15,6 +15,7 @@ mod mapped;
 mod memory_file;
 mod moved_bytes;
 mod shared_rings;
+mod streams;
 mod uring;
 mod uring_limits;
 

@@ -64,6 +64,8 @@ struct TransferOutcome {
     /// The first error.
     error: Option<TransferError>,
     waker: Option<Waker>,
+    /// An object that is dropped at the end, for which a stream waits.
+    held: Option<Box<dyn Send + Sync>>,
 }
 
 impl TransferState {
@@ -96,6 +98,19 @@ impl TransferState {
         let state = TransferState::new(endpoint, TransferPlan::Gathered(GatherPlan::default()), counters);
         state.outcome.lock().ignore_poison().error = Some(error);
         state
+    }
+
+    /// Drops `held` when the transfer has ended, or now if it has.
+    pub(crate) fn end_with(&self, held: Box<dyn Send + Sync>) {
+        let mut outcome = self.outcome.lock().ignore_poison();
+        if !outcome.is_over {
+            outcome.held = Some(held);
+        }
+    }
+
+    /// Returns whether the transfer has an error.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.outcome.lock().ignore_poison().error.is_some()
     }
 
     /// Begins a chunk, if there is one that no thread has begun.
@@ -151,11 +166,12 @@ impl TransferState {
             return;
         }
         self.counters.end(ACTIVE);
-        let waker = {
+        let (waker, held) = {
             let mut outcome = self.outcome.lock().ignore_poison();
             outcome.is_over = true;
-            take(&mut outcome.waker)
+            (take(&mut outcome.waker), take(&mut outcome.held))
         };
+        drop(held);
         self.ended.notify_all();
         if let Some(waker) = waker {
             waker.wake();

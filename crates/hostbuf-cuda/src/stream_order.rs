@@ -1,0 +1,85 @@
+//! The order between the work of a stream and the threads of the process.
+
+#![allow(unsafe_code, reason = "the driver is called by foreign functions, and calls one")]
+
+use std::ffi::{c_uint, c_void};
+
+use cudarc::driver::sys;
+
+use crate::cuda_code::CudaCode;
+use crate::cuda_error::CudaError;
+use crate::cuda_stream::BorrowedStream;
+use crate::stream_word::StreamWord;
+
+/// A function that the driver calls once, with the error of the stream if there is one.
+type StreamFunction = Box<dyn FnOnce(Option<CudaCode>) + Send>;
+
+impl BorrowedStream {
+    /// Returns whether the work that the stream is given now becomes a graph.
+    ///
+    /// # Errors
+    /// The driver's.
+    #[doc(alias = "cuStreamIsCapturing")]
+    pub fn is_capturing(&self) -> Result<bool, CudaError> {
+        let functions = self.context().driver().functions().stream_order()?;
+        let mut status = 0;
+        // SAFETY: `status` is a local variable, and the handle is valid as long as its owner lives.
+        self.context().call("cuStreamIsCapturing", || unsafe {
+            (functions.is_capturing)(self.raw(), &raw mut status)
+        })?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint)
+    }
+
+    /// Lets a thread of the driver call `function` when all work that the stream has now has ended,
+    /// with the error of the context if there is one. Later work on the stream begins after it.
+    ///
+    /// `function` must not call the driver, not even by a destructor, and must not panic: the
+    /// process would end. The driver calls nothing if somebody destroys the context first.
+    ///
+    /// # Errors
+    /// The driver's. `function` is not called then.
+    #[doc(alias = "cuStreamAddCallback")]
+    #[doc(alias = "cuLaunchHostFunc")]
+    pub fn call_after(
+        &self,
+        function: impl FnOnce(Option<CudaCode>) + Send + 'static,
+    ) -> Result<(), CudaError> {
+        // The driver does not call the functions of cuLaunchHostFunc after an error of the context.
+        let functions = self.context().driver().functions().stream_order()?;
+        let boxed: StreamFunction = Box::new(function);
+        let data = Box::into_raw(Box::new(boxed));
+        // SAFETY: the driver passes `data` to `call` once.
+        let added = self.context().call("cuStreamAddCallback", || unsafe {
+            (functions.add_callback)(self.raw(), call, data.cast(), 0)
+        });
+        if added.is_err() {
+            // SAFETY: made above, and the driver has refused it.
+            drop(unsafe { Box::from_raw(data) });
+        }
+        added
+    }
+
+    /// Lets all later work on the stream wait until `word` is dropped.
+    ///
+    /// The driver does not know what the stream waits for. So nothing that a thread does before it
+    /// drops the word may wait for this stream, or for one that waits for it.
+    ///
+    /// # Errors
+    /// [`CudaError::MissingFunction`] before CUDA 11.7, and the driver's.
+    #[doc(alias = "cuStreamWaitValue32")]
+    pub fn wait_for_word(&self, word: &StreamWord) -> Result<(), CudaError> {
+        let functions = self.context().driver().functions().stream_order()?;
+        let flags = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
+        // SAFETY: the word stays registered and is never freed.
+        self.context().call("cuStreamWaitValue32", || unsafe {
+            (functions.wait_value)(self.raw(), word.device_address(), word.turn(), flags)
+        })
+    }
+}
+
+/// Calls the function at `data`.
+unsafe extern "C" fn call(_stream: sys::CUstream, status: c_uint, data: *mut c_void) {
+    // SAFETY: `call_after` has made it, and the driver calls it once.
+    let function = unsafe { Box::from_raw(data.cast::<StreamFunction>()) };
+    function(CudaCode::of(status));
+}

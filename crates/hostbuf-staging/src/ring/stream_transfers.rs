@@ -1,0 +1,102 @@
+//! The transfers that begin after the work of a stream.
+
+use std::mem::take;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use hostbuf_os::poison::IgnorePoison;
+
+use super::work_signal::WorkSignal;
+use crate::device::DeviceError;
+use crate::transfer::TransferState;
+
+/// The transfers that wait for the work of a stream. A thread of the device states that the work
+/// has ended; a thread of the ring begins the transfer, since only it may drop one: that may call
+/// the device.
+#[derive(Debug)]
+pub(super) struct StreamTransfers {
+    waiting: Mutex<Vec<StreamTransfer>>,
+    /// The number of transfers whose work has ended.
+    ended: AtomicUsize,
+    /// The number of the next transfer.
+    next: AtomicU64,
+    signal: Arc<WorkSignal>,
+}
+
+#[derive(Debug)]
+struct StreamTransfer {
+    number: u64,
+    transfer: Arc<TransferState>,
+    /// The result of the work before, once it has ended.
+    result: Option<Result<(), DeviceError>>,
+}
+
+impl StreamTransfers {
+    pub(super) fn new(signal: Arc<WorkSignal>) -> StreamTransfers {
+        StreamTransfers {
+            waiting: Mutex::default(),
+            ended: AtomicUsize::new(0),
+            next: AtomicU64::new(0),
+            signal,
+        }
+    }
+
+    /// Adds a transfer, and returns its number.
+    pub(super) fn add(&self, transfer: Arc<TransferState>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.waiting.lock().ignore_poison().push(StreamTransfer { number, transfer, result: None });
+        number
+    }
+
+    /// Removes a transfer, unless it was taken.
+    pub(super) fn remove(&self, number: u64) {
+        let removed = {
+            let mut waiting = self.waiting.lock().ignore_poison();
+            let found = waiting.iter().position(|one| one.number == number);
+            found.map(|index| waiting.swap_remove(index))
+        };
+        if removed.is_some_and(|one| one.result.is_some()) {
+            self.ended.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// States that the work before a transfer has ended. It calls no device.
+    pub(super) fn end_work(&self, number: u64, result: Result<(), DeviceError>) {
+        {
+            let mut waiting = self.waiting.lock().ignore_poison();
+            let found = waiting.iter_mut().find(|one| one.number == number);
+            let Some(one) = found else { return };
+            one.result = Some(result);
+            self.ended.fetch_add(1, Ordering::SeqCst);
+        }
+        self.signal.notify();
+    }
+
+    /// Takes the transfers whose work has ended.
+    pub(super) fn take_ended(&self) -> Vec<(Arc<TransferState>, Result<(), DeviceError>)> {
+        if self.ended.load(Ordering::SeqCst) == 0 {
+            return Vec::new();
+        }
+        let mut waiting = self.waiting.lock().ignore_poison();
+        let mut ended = Vec::new();
+        *waiting = take(&mut *waiting)
+            .into_iter()
+            .filter_map(|mut one| match one.result.take() {
+                Some(result) => {
+                    ended.push((one.transfer, result));
+                    None
+                }
+                None => Some(one),
+            })
+            .collect();
+        self.ended.fetch_sub(ended.len(), Ordering::SeqCst);
+        ended
+    }
+
+    /// Takes all transfers.
+    pub(super) fn take_all(&self) -> Vec<Arc<TransferState>> {
+        let mut waiting = self.waiting.lock().ignore_poison();
+        self.ended.store(0, Ordering::SeqCst);
+        waiting.drain(..).map(|one| one.transfer).collect()
+    }
+}
