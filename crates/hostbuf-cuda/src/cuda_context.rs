@@ -15,6 +15,7 @@ use hostbuf_os::process;
 use crate::cuda_error::CudaError;
 use crate::cuda_gpu::CudaGpu;
 use crate::driver::Driver;
+use crate::event_pool::EventPool;
 
 /// The primary context of a GPU, which CUDA's runtime and other libraries of the process use too.
 ///
@@ -35,6 +36,7 @@ struct PrimaryContext {
     /// The driver's pointer, which is only ever passed back to it.
     handle: usize,
     fork_guard: ForkGuard,
+    events: EventPool,
 }
 
 impl CudaContext {
@@ -50,7 +52,8 @@ impl CudaContext {
         // releases it.
         let answer = unsafe { (gpu.driver().functions().basic.retain)(&raw mut handle, gpu.device()) };
         gpu.driver().checked(answer, format_args!("cuDevicePrimaryCtxRetain of {gpu}"))?;
-        let primary = PrimaryContext { gpu: *gpu, handle: handle as usize, fork_guard: ForkGuard::current() };
+        let (handle, fork_guard) = (handle as usize, ForkGuard::current());
+        let primary = PrimaryContext { gpu: *gpu, handle, fork_guard, events: EventPool::default() };
         Ok(CudaContext { primary: Arc::new(primary) })
     }
 
@@ -71,6 +74,11 @@ impl CudaContext {
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         !self.primary.fork_guard.is_current()
+    }
+
+    /// Returns the events that wait for their next use.
+    pub(crate) fn events(&self) -> &EventPool {
+        &self.primary.events
     }
 
     /// Makes the context current in this thread until the returned value is dropped, which restores
@@ -129,12 +137,42 @@ impl fmt::Debug for CudaContext {
     }
 }
 
+impl PrimaryContext {
+    /// Destroys the events of the pool: the context may have other users, who keep it.
+    fn end_events(&self) {
+        let (events, driver) = (self.events.take_all(), self.gpu.driver());
+        let functions = driver.functions();
+        let destroy = || -> Result<(), CudaError> {
+            let destroy = functions.events()?.destroy;
+            // SAFETY: the context is still retained.
+            let pushed = unsafe { (functions.basic.push)(self.handle as sys::CUcontext) };
+            driver.checked(pushed, "cuCtxPushCurrent")?;
+            let destroyed = events.iter().try_for_each(|&event| {
+                // SAFETY: made by `cuEventCreate`, and without a user.
+                let answer = unsafe { destroy(event as sys::CUevent) };
+                driver.checked(answer, "cuEventDestroy")
+            });
+            let mut popped = null_mut();
+            // SAFETY: pops the context that was pushed above.
+            let answer = unsafe { (functions.basic.pop)(&raw mut popped) };
+            destroyed.and(driver.checked(answer, "cuCtxPopCurrent"))
+        };
+        match destroy() {
+            Err(error) if !error.is_context_gone() => tracing::error!("events are not released: {error}"),
+            _ => {}
+        }
+    }
+}
+
 impl Drop for PrimaryContext {
     fn drop(&mut self) {
         if !self.fork_guard.is_current() {
             return;
         }
         let driver = self.gpu.driver();
+        if !self.events.is_empty() {
+            self.end_events();
+        }
         // SAFETY: `retain` has retained the context, and it is released once.
         let answer = unsafe { (driver.functions().basic.release)(self.gpu.device()) };
         match driver.checked(answer, format_args!("cuDevicePrimaryCtxRelease of {}", self.gpu)) {

@@ -27,6 +27,8 @@ pub struct CudaEvent {
 enum EventKind {
     /// Within the process.
     Plain,
+    /// As `Plain`. The next [`CudaEvent::after`] uses it again.
+    Pooled,
     /// Within the process; it records the time.
     Timed,
     /// In this process and in those that import it.
@@ -46,12 +48,29 @@ impl CudaEvent {
     }
 
     /// Makes an event that is complete when the GPU has completed all work that `stream` has now.
+    /// The events of a context that were made so are used again, since making one takes longer than
+    /// recording it.
     ///
     /// # Errors
     /// [`CudaError`] as [`new`](CudaEvent::new) and [`record`](CudaEvent::record).
     pub fn after(stream: &BorrowedStream) -> Result<CudaEvent, CudaError> {
-        let event = CudaEvent::new(stream.context())?;
-        event.record(stream)?;
+        let context = stream.context();
+        let known = if context.is_inherited() { None } else { context.events().take() };
+        let mut event = match known {
+            Some(handle) => {
+                let functions = context.driver().functions().events()?;
+                CudaEvent { context: context.clone(), handle, functions, kind: EventKind::Pooled }
+            }
+            None => {
+                let flags = Flags::CU_EVENT_DISABLE_TIMING as u32;
+                CudaEvent::create(context, EventKind::Pooled, flags)?
+            }
+        };
+        if let Err(error) = event.record(stream) {
+            // It may have ended with a context that was reset, and is not used again.
+            event.kind = EventKind::Plain;
+            return Err(error);
+        }
         Ok(event)
     }
 
@@ -204,6 +223,10 @@ impl fmt::Debug for CudaEvent {
 
 impl Drop for CudaEvent {
     fn drop(&mut self) {
+        let context = &self.context;
+        if self.kind == EventKind::Pooled && !context.is_inherited() && context.events().put(self.handle) {
+            return;
+        }
         // SAFETY: made or imported once, and destroyed once; recorded work may go on.
         self.context.end("an event", "cuEventDestroy", || unsafe { (self.functions.destroy)(self.raw()) });
     }

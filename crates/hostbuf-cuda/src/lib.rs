@@ -30,6 +30,7 @@ mod cuda_stream;
 mod device_memory;
 mod device_span;
 mod driver;
+mod event_pool;
 mod functions;
 mod gpu_access;
 mod gpu_uuid;

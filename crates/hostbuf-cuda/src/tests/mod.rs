@@ -2,6 +2,7 @@
 
 mod contexts;
 mod copy_batches;
+mod event_reuse;
 mod events_and_streams;
 mod failing_calls;
 mod fake_driver;
