@@ -202,7 +202,9 @@ fn unlink(path: &Path, owner: &FolderOwner, names: Vec<OsString>) -> io::Result<
 }
 
 /// Removes the links of a job from the folder at `path` on this host, and the folder if hostbuf has
-/// made it and nothing else is in it. A folder of another job, or of none, stays as it is.
+/// made it and nothing else is in it. A folder of another job stays as it is, and one of none stays
+/// unless hostbuf has made it and it is empty: an agent that was killed then had not stated its job
+/// yet.
 ///
 /// # Errors
 /// As `flock(2)`, `unlink(2)` and `rmdir(2)`.
@@ -211,12 +213,16 @@ pub fn remove(path: &Path, job: u128) -> io::Result<()> {
         let owner = owner_of(path).unwrap_or_default();
         owner.filter(|owner| owner.job == job && owner.host == process::host_name())
     };
-    if own().is_none() {
+    if own().is_none() && !is_left_empty(path) {
         return Ok(());
     }
+    // An agent of another job that finds its folder removed makes it again.
     let Some(_locked) = FolderLock::of(path)? else { return Ok(()) };
-    let Some(owner) = own() else { return Ok(()) };
-    unlink(path, &owner, names(path)?)?;
+    match own() {
+        Some(owner) => unlink(path, &owner, names(path)?)?,
+        None if is_left_empty(path) => {}
+        None => return Ok(()),
+    }
     if fs::metadata(path)?.mode() & MADE == 0 {
         return Ok(());
     }
@@ -226,6 +232,13 @@ pub fn remove(path: &Path, job: u128) -> io::Result<()> {
         }
         removed => removed,
     }
+}
+
+/// Returns whether hostbuf has made a folder for this user that has nothing in it.
+fn is_left_empty(path: &Path) -> bool {
+    let is_own =
+        |found: fs::Metadata| found.mode() & MADE != 0 && found.uid() == nix::unistd::geteuid().as_raw();
+    fs::symlink_metadata(path).is_ok_and(is_own) && names(path).is_ok_and(|names| names.is_empty())
 }
 
 /// Returns the error of an operation that the kernel has refused.

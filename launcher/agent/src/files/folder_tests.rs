@@ -52,6 +52,23 @@ fn a_folder_that_hostbuf_has_made_is_removed_and_another_stays() {
 }
 
 #[test]
+fn a_folder_of_an_agent_that_was_killed_before_it_stated_its_job_is_removed() {
+    let folder = TemporaryFolder::new("folder-unstated");
+    DirBuilder::new().mode(0o700 | MADE).create(&folder.0).unwrap();
+    let other = folder.0.join("other");
+    fs::write(&other, "").unwrap();
+    remove(&folder.0, 1).unwrap();
+    assert_eq!(folder.names(), ["other"]);
+    fs::remove_file(other).unwrap();
+    remove(&folder.0, 1).unwrap();
+    assert!(!folder.0.exists());
+    // One that hostbuf has not made stays.
+    DirBuilder::new().mode(0o700).create(&folder.0).unwrap();
+    remove(&folder.0, 1).unwrap();
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+#[test]
 fn links_of_an_agent_that_has_ended_are_replaced() {
     let folder = TemporaryFolder::new("folder-ended");
     DirBuilder::new().mode(0o700 | MADE).create(&folder.0).unwrap();
