@@ -328,7 +328,8 @@ fn hosts_share_the_reading() {
         // Each host has read its share, and received the rest.
         for line in &found {
             let (own, received) = (number(line, "counted"), number(line, "received"));
-            assert!(own.abs_diff(files.bytes / 3) <= 2 * (16 << 20), "{flavour}: {line}");
+            // One or two of the five windows of 16 MiB, of which the last one is shorter.
+            assert!(own > 0 && own.abs_diff(files.bytes / 3) <= 16 << 20, "{flavour}: {line}");
             assert!((own + received).abs_diff(files.bytes) < 3 * 4096, "{flavour}: {line}");
         }
     }

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use hostbuf::{ErrorClass, JobError};
@@ -12,6 +12,9 @@ use hostbuf_os::process;
 /// The identity and the version of a file: device, inode, length, and the time of the last change
 /// of its contents.
 type Version = (u64, u64, u64, (i64, i64));
+
+/// The number of bytes at each end of a file that the hosts compare.
+const COMPARED: u64 = 4096;
 
 /// A file to load.
 #[derive(Clone, Debug)]
@@ -68,10 +71,21 @@ impl InputFile {
         self.version.2
     }
 
-    /// Returns the length and the time of the last change, which copies of a file share.
+    /// Returns the length, the time of the last change, and the first and the last bytes, which
+    /// copies of a file share. Images and archives may give all files one time. A file that cannot
+    /// be read has no bytes here, and an error later.
     pub(super) fn version_bytes(&self) -> Vec<u8> {
         let (_, _, bytes, (seconds, nanoseconds)) = self.version;
-        [bytes.to_le_bytes(), seconds.to_le_bytes(), nanoseconds.to_le_bytes()].concat()
+        let mut version = [bytes.to_le_bytes(), seconds.to_le_bytes(), nanoseconds.to_le_bytes()].concat();
+        if let Ok(file) = File::open(&self.path) {
+            for start in [0, bytes.saturating_sub(COMPARED)] {
+                let mut part = vec![0; COMPARED.min(bytes) as usize];
+                if file.read_exact_at(&mut part, start).is_ok() {
+                    version.append(&mut part);
+                }
+            }
+        }
+        version
     }
 
     /// Checks that `opened` is this file, that the path still leads to it, and that its contents

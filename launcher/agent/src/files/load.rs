@@ -166,8 +166,8 @@ impl HostFiles {
         Ok(self.outcome)
     }
 
-    /// Returns whether all hosts have the same files: of the same lengths, and changed at the same
-    /// times. Collective.
+    /// Returns whether all hosts have the same files: of the same lengths, changed at the same
+    /// times, and with the same bytes at both ends. Collective.
     fn are_the_same(&self, group: &dyn Collective) -> Result<bool> {
         let versions: Vec<u8> = self.inputs.iter().flat_map(InputFile::version_bytes).collect();
         let digest = hash(&versions) as u64;
