@@ -90,6 +90,10 @@ pub unsafe extern "C" fn hostbuf_slices_copy_gpu(
         let own = device.stream();
         // SAFETY: by the contract of this function.
         let theirs = unsafe { borrowed(own.context(), stream) }?;
+        if theirs.is_capturing().map_err(cuda_error)? {
+            let why = "the stream is being captured, and a graph cannot contain the copies: copy before or after it";
+            return Err(CallError::Status(S::HOSTBUF_UNSUPPORTED, why.to_owned()));
+        }
         CudaEvent::after(&theirs).and_then(|event| own.wait(&event)).map_err(cuda_error)?;
         drop(theirs);
         let copied = tensors.copy_to_device(&device, &targets).map_err(load_error)?;

@@ -3,7 +3,6 @@
 #![allow(unsafe_code, reason = "the driver is called by foreign functions")]
 
 use std::fmt;
-use std::ptr::null_mut;
 
 use cudarc::driver::sys;
 use hostbuf_os::Bytes;
@@ -109,7 +108,7 @@ impl CopyBatch {
                 dstLocHint: location,
                 flags: 0,
             };
-            let mut first = 0;
+            let (mut first, mut wrong) = (0, 0);
             let (to, from, bytes) = (operands.to.as_ptr(), operands.from.as_ptr(), operands.bytes.as_ptr());
             let (attributes, first) = (&raw mut attributes, &raw mut first);
             match self.function {
@@ -118,9 +117,10 @@ impl CopyBatch {
                 BatchFunction::Plain(functions) => unsafe {
                     (functions.copy)(to, from, bytes, count, attributes, first, 1, stream.raw())
                 },
-                // SAFETY: as above. The driver accepts a null pointer for the index.
+                // SAFETY: as above. The index is a local variable.
                 BatchFunction::WithIndex(functions) => unsafe {
-                    (functions.copy)(to, from, bytes, count, attributes, first, 1, null_mut(), stream.raw())
+                    let wrong = &raw mut wrong;
+                    (functions.copy)(to, from, bytes, count, attributes, first, 1, wrong, stream.raw())
                 },
             }
         })

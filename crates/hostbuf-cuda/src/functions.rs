@@ -95,6 +95,12 @@ function_group! {
         add_callback: "cuStreamAddCallback" (
             sys::CUstream, unsafe extern "C" fn(sys::CUstream, c_uint, *mut c_void), *mut c_void, c_uint
         );
+    }
+}
+
+function_group! {
+    /// The function of CUDA 11.7 by which a stream waits for a word of memory.
+    StreamWaitFunctions {
         wait_value: "cuStreamWaitValue32_v2" (sys::CUstream, sys::CUdeviceptr, u32, c_uint);
     }
 }
@@ -188,6 +194,7 @@ pub(crate) struct Functions {
     uuid: OnceLock<UuidFunctions>,
     streams: OnceLock<StreamFunctions>,
     stream_order: OnceLock<StreamOrderFunctions>,
+    stream_waits: OnceLock<StreamWaitFunctions>,
     batches: OnceLock<BatchFunctions>,
     index_batches: OnceLock<BatchIndexFunctions>,
     events: OnceLock<EventFunctions>,
@@ -226,6 +233,7 @@ impl Functions {
             uuid: OnceLock::new(),
             streams: OnceLock::new(),
             stream_order: OnceLock::new(),
+            stream_waits: OnceLock::new(),
             batches: OnceLock::new(),
             index_batches: OnceLock::new(),
             events: OnceLock::new(),
@@ -240,6 +248,7 @@ impl Functions {
         uuid: UuidFunctions,
         streams: StreamFunctions,
         stream_order: StreamOrderFunctions,
+        stream_waits: StreamWaitFunctions,
         batches: BatchFunctions,
         index_batches: BatchIndexFunctions,
         events: EventFunctions,

@@ -68,7 +68,7 @@ impl BorrowedStream {
     /// [`CudaError::MissingFunction`] before CUDA 11.7, and the driver's.
     #[doc(alias = "cuStreamWaitValue32")]
     pub fn wait_for_word(&self, word: &StreamWord) -> Result<(), CudaError> {
-        let functions = self.context().driver().functions().stream_order()?;
+        let functions = self.context().driver().functions().stream_waits()?;
         let flags = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
         // SAFETY: the word stays registered and is never freed.
         self.context().call("cuStreamWaitValue32", || unsafe {

@@ -73,6 +73,14 @@ impl StreamWord {
         HELD_WORDS.load(Ordering::SeqCst) > 0
     }
 
+    /// Gives the word up, and all free ones of its context: a stream could not wait for it, since
+    /// their registration may have ended with a context that was reset. No stream waits for it.
+    pub fn discard(mut self) {
+        let Some(word) = self.word.take() else { return };
+        FREE_WORDS.lock().ignore_poison().retain(|other| other.context != word.context);
+        HELD_WORDS.fetch_sub(1, Ordering::SeqCst);
+    }
+
     pub(crate) fn device_address(&self) -> u64 {
         self.word.as_ref().map_or(0, |word| word.device_address)
     }

@@ -14,7 +14,7 @@ const GROUPS: &[(&[&str], Wanting)] = &[
         CudaStream::new(context).map(drop)
     }),
     (&["cuEventCreate", "cuEventDestroy_v2", "cuEventQuery"], |context| CudaEvent::new(context).map(drop)),
-    (&["cuStreamIsCapturing", "cuStreamAddCallback", "cuStreamWaitValue32_v2"], |context| {
+    (&["cuStreamIsCapturing", "cuStreamAddCallback"], |context| {
         CudaStream::new(context)?.is_capturing().map(drop)
     }),
     (&["cuMemAlloc_v2", "cuMemFree_v2"], |context| DeviceMemory::new(context, 8).map(drop)),

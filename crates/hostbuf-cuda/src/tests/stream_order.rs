@@ -2,8 +2,8 @@
 
 use std::sync::mpsc;
 
-use super::fake_driver::{fake, new_context, take_calls};
-use crate::{CudaCode, CudaStream, StreamWord};
+use super::fake_driver::{fake, new_context, new_driver, take_calls};
+use crate::{CudaCode, CudaContext, CudaError, CudaStream, StreamWord};
 
 const LAUNCH_FAILED: u32 = 719;
 
@@ -53,4 +53,34 @@ fn a_word_that_is_used_again_has_a_greater_number() {
     stream.wait_for_word(&other).expect("nothing fails");
     assert_ne!(fake(|fake| fake.operands[1]), waits[1]);
     assert!(!take_calls().contains(&"cuMemHostRegister_v2"), "a page has many words");
+}
+
+#[test]
+fn a_word_that_was_discarded_is_not_used_again() {
+    let context = new_context();
+    let registrations = || take_calls().iter().filter(|name| **name == "cuMemHostRegister_v2").count();
+    let word = StreamWord::new(&context).expect("nothing fails");
+    assert_eq!(registrations(), 1);
+    drop(word);
+    drop(StreamWord::new(&context).expect("nothing fails"));
+    assert_eq!(registrations(), 0, "the words of a page are used again");
+    StreamWord::new(&context).expect("nothing fails").discard();
+    drop(StreamWord::new(&context).expect("nothing fails"));
+    assert_eq!(registrations(), 1, "the page of a word that failed is not");
+}
+
+#[test]
+fn a_driver_without_words_has_the_other_functions() {
+    let driver =
+        new_driver(|fake| fake.missing = vec!["cuStreamWaitValue32_v2"]).expect("it is not needed yet");
+    let context = CudaContext::retain(&driver.gpu(0).expect("there are two")).expect("nothing fails");
+    let stream = CudaStream::new(&context).expect("nothing fails");
+    assert_eq!(stream.is_capturing(), Ok(false));
+    let word = StreamWord::new(&context).expect("nothing fails");
+    let error = stream.wait_for_word(&word).expect_err("it is missing");
+    assert!(
+        matches!(error, CudaError::MissingFunction { function: "cuStreamWaitValue32_v2", .. }),
+        "{error}"
+    );
+    word.discard();
 }

@@ -50,10 +50,13 @@ impl StreamDevice for CudaDevice {
     }
 
     fn hold(&self, stream: &BorrowedStream) -> Result<StreamWord, DeviceError> {
-        let hold = StreamWord::new(stream.context()).and_then(|word| {
-            stream.wait_for_word(&word)?;
-            Ok(word)
-        });
-        hold.map_err(|error| self.order_error(error))
+        let word = StreamWord::new(stream.context()).map_err(|error| self.order_error(error))?;
+        match stream.wait_for_word(&word) {
+            Ok(()) => Ok(word),
+            Err(error) => {
+                word.discard();
+                Err(self.order_error(error))
+            }
+        }
     }
 }

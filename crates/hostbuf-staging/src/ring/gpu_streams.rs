@@ -11,11 +11,16 @@ impl Ring<CudaDevice> {
     ///
     /// It is not possible while a stream of the process waits for a transfer of
     /// [`read_on`](Ring::read_on) or [`write_on`](Ring::write_on): the copies of that transfer
-    /// might wait for themselves. Use `read_after` or `write_after` then.
+    /// might wait for themselves. Use `read_after` or `write_after` then, which also refuse a
+    /// stream that is being captured.
     ///
     /// # Errors
     /// The driver's.
     pub fn try_wait_for(&self, stream: &BorrowedStream) -> Result<bool, CudaError> {
+        // The copies would become a part of the graph.
+        if stream.is_capturing()? {
+            return Ok(false);
+        }
         let event = CudaEvent::after(stream)?;
         // The order matters: what the event has recorded before waits for no word of later.
         if StreamWord::are_held() {
