@@ -41,11 +41,14 @@ fn objects_are_read_with_signed_requests() {
     let content = content((3 << 20) + 5);
     fs::create_dir_all(folder.path("buckets/one/folder")).expect("the folder is writable");
     fs::write(folder.path("buckets/one/folder/a key"), &content).expect("the folder is writable");
+    fs::write(folder.path("buckets/one/empty"), b"").expect("the folder is writable");
     let Some((_server, port)) = start(&folder) else { return };
     for options in both_modes() {
         let client = with_key(options, port, "secret").client().expect("valid options");
         let file = client.open("s3://one/folder/a%20key").expect("it is there");
         compare(&file, &content);
+        let empty = client.open("s3://one/empty").expect("it is there");
+        assert_eq!((empty.bytes(), empty.read(&mut [0; 5], 0)), (0, Ok(0)));
         let missing = client.open("s3://one/none").expect_err("there is none");
         assert!(matches!(missing.problem, RemoteProblem::NotFound { .. }), "{missing}");
     }

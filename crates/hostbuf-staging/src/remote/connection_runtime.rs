@@ -17,6 +17,6 @@ impl ConnectionRuntime {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| RemoteProblem::Connect { why: format!("starting a runtime: {error}") })?;
-        Ok(ConnectionRuntime { client: clients.client(true)?, runtime })
+        Ok(ConnectionRuntime { client: clients.client()?, runtime })
     }
 }

@@ -9,6 +9,7 @@ use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::poison::IgnorePoison;
 use reqwest::Client;
 use tokio::runtime::Handle;
+use tokio::task::yield_now;
 
 use super::connection_runtime::ConnectionRuntime;
 use super::http_client::HttpClients;
@@ -58,7 +59,14 @@ impl EasyThreads {
                 ConnectionRuntime::new(&self.clients).map_err(|problem| RemoteError::before("", problem))?
             }
         };
-        let result = connections.runtime.block_on(request(connections.client.clone()));
+        let client = connections.client.clone();
+        let result = connections.runtime.block_on(async {
+            // Nothing has driven the connections since the last request: first the runtime hears
+            // which ones the server has closed, then their tasks do.
+            yield_now().await;
+            yield_now().await;
+            request(client).await
+        });
         self.idle.lock().ignore_poison().push(connections);
         result
     }
@@ -83,7 +91,8 @@ impl EasyThreads {
 
 impl Drop for EasyThreads {
     fn drop(&mut self) {
-        let idle = take(&mut *self.idle.lock().ignore_poison());
+        // Another thread of the parent may have held the lock at a fork.
+        let idle = take(self.idle.get_mut().ignore_poison());
         if !self.fork_guard.is_current() {
             // They have threads of the parent, and the connections are the parent's.
             return forget(idle);

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Client;
 use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, ClientBuilder};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -41,8 +41,8 @@ impl HttpClients {
         Ok(HttpClients { tls: tls(&options.certificates)?, headers, timeout: options.timeout })
     }
 
-    /// Makes a client. One without a pool may be used by several runtimes.
-    pub(super) fn client(&self, has_pool: bool) -> Result<Client, RemoteProblem> {
+    /// Makes a client for one runtime.
+    pub(super) fn client(&self) -> Result<Client, RemoteProblem> {
         // Ranges in parallel want connections of their own, which HTTP/2 does not use.
         let builder = Client::builder()
             .http1_only()
@@ -50,8 +50,25 @@ impl HttpClients {
             .default_headers(self.headers.clone())
             .connect_timeout(self.timeout)
             .tcp_nodelay(true);
-        let builder = if has_pool { builder } else { builder.pool_max_idle_per_host(0) };
-        builder.build().map_err(|error| option(chain(&error)))
+        HttpClients::built(builder)
+    }
+
+    /// Makes a client for the services that give credentials, which any runtime may use. It sends
+    /// no headers of the options.
+    pub(super) fn credential_client(&self) -> Result<Client, RemoteProblem> {
+        // A machine without such a service does not answer at its address.
+        let builder = Client::builder()
+            .tls_backend_preconfigured(self.tls.clone())
+            .connect_timeout(self.timeout.min(Duration::from_secs(2)))
+            .timeout(self.timeout)
+            .pool_max_idle_per_host(0);
+        HttpClients::built(builder)
+    }
+
+    fn built(builder: ClientBuilder) -> Result<Client, RemoteProblem> {
+        // The address of a request may have a signature, which a server to which the request is
+        // redirected would get by this header.
+        builder.referer(false).build().map_err(|error| option(chain(&error)))
     }
 }
 
@@ -90,8 +107,8 @@ pub(super) fn request_problem(error: reqwest::Error, received: u64, timeout: Dur
     match () {
         () if is_tls(&error) => RemoteProblem::Tls { why },
         () if error.is_timeout() => RemoteProblem::Timeout { timeout },
-        () if error.is_redirect() => RemoteProblem::Redirect { why },
-        () if error.is_builder() => RemoteProblem::Address { why },
+        // The address of the request was parsed before, so an invalid one is that of a redirect.
+        () if error.is_redirect() || error.is_builder() => RemoteProblem::Redirect { why },
         () if error.is_connect() => RemoteProblem::Connect { why },
         () => RemoteProblem::Cut { received, why },
     }

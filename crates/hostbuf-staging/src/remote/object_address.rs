@@ -31,9 +31,14 @@ impl ObjectAddress {
         options: &RemoteOptions,
         clients: &HttpClients,
     ) -> Result<(ObjectAddress, String), RemoteError> {
-        let failed = |problem| RemoteError::before(shown_text(text), problem);
+        let not_parsed = |error| {
+            let why = format!("{error}: {SCHEMES}");
+            RemoteError::before(shown_text(text), RemoteProblem::Address { why })
+        };
+        let url: Url = text.parse().map_err(not_parsed)?;
+        let form = if url.has_host() { shown(&url) } else { shown_text(text) };
+        let failed = |problem| RemoteError::before(&form, problem);
         let invalid = |why: String| failed(RemoteProblem::Address { why });
-        let url: Url = text.parse().map_err(|error| invalid(format!("{error}: {SCHEMES}")))?;
         let scheme = url.scheme();
         if !schemes.is_empty() && !schemes.contains(&scheme) {
             let expected = schemes.join(":// or ");
@@ -42,13 +47,13 @@ impl ObjectAddress {
         let address = match scheme {
             "http" | "https" => Ok(ObjectAddress::Http(url.clone())),
             "s3" => clients
-                .client(false)
-                .and_then(|client| S3Signer::new(&url, &options.s3, client))
+                .credential_client()
+                .and_then(|client| S3Signer::new(&url, options, client))
                 .map(|signer| ObjectAddress::S3(Box::new(signer))),
             "webhdfs" | "swebhdfs" => WebHdfs::new(&url).map(ObjectAddress::WebHdfs),
             _ => return Err(invalid(format!("its scheme is {scheme}: {SCHEMES}"))),
         };
-        Ok((address.map_err(failed)?, shown(&url)))
+        Ok((address.map_err(failed)?, form))
     }
 
     /// Makes the request of a range.
@@ -57,12 +62,23 @@ impl ObjectAddress {
         client: &Client,
         range: &Range<u64>,
     ) -> Result<RequestBuilder, RemoteProblem> {
+        match self {
+            // The range is a part of the address.
+            ObjectAddress::WebHdfs(file) => Ok(client.get(file.range(range))),
+            _ => {
+                let range = format!("bytes={}-{}", range.start, range.end - 1);
+                Ok(self.whole(client).await?.header(RANGE, range))
+            }
+        }
+    }
+
+    /// Makes the request of the whole object.
+    pub(super) async fn whole(&self, client: &Client) -> Result<RequestBuilder, RemoteProblem> {
         let url = match self {
             ObjectAddress::Http(url) => url.clone(),
             ObjectAddress::S3(signer) => signer.url().await?,
-            // The range is a part of the address.
-            ObjectAddress::WebHdfs(file) => return Ok(client.get(file.range(range))),
+            ObjectAddress::WebHdfs(file) => file.whole(),
         };
-        Ok(client.get(url).header(RANGE, format!("bytes={}-{}", range.start, range.end - 1)))
+        Ok(client.get(url))
     }
 }

@@ -27,8 +27,11 @@ impl ObjectVersion {
             }
             _ => None,
         };
-        differs("ETag", &self.etag, text(headers, ETAG))
-            .or_else(|| differs("time of the last change", &self.modified, text(headers, LAST_MODIFIED)))
+        // Servers that have copies of an object may state other times.
+        match (&self.etag, text(headers, ETAG)) {
+            (Some(_), now @ Some(_)) => differs("ETag", &self.etag, now),
+            _ => differs("time of the last change", &self.modified, text(headers, LAST_MODIFIED)),
+        }
     }
 }
 

@@ -8,8 +8,9 @@ use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
 use hostbuf_os::fork_guard::ForkGuard;
+use reqwest::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::connection_runtime::ConnectionRuntime;
 use super::http_client::HttpClients;
@@ -24,8 +25,9 @@ const SHORTEST_PART: u64 = 256 << 10;
 struct PartRequest {
     object: Arc<RemoteObject>,
     range: Range<u64>,
-    /// The receiver is gone if the read has failed.
     parts: mpsc::Sender<Result<ReceivedPart, RemoteError>>,
+    /// The sender is gone if the read has ended, by the failure of another part.
+    reading: watch::Receiver<()>,
 }
 
 /// Bytes that have arrived.
@@ -80,15 +82,17 @@ impl Reactors {
         let most = (self.queues.len() * self.requests) as u64;
         let part = bytes.div_ceil(most).max(SHORTEST_PART);
         let (parts, received) = mpsc::channel();
+        // Dropped at the end of the read.
+        let (_is_reading, reading) = watch::channel(());
         for start in (range.start..range.end).step_by(part as usize) {
             let range = start..range.end.min(start + part);
             let queue = self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len();
-            let request = PartRequest { object: object.clone(), range, parts: parts.clone() };
+            let (object, parts, reading) = (object.clone(), parts.clone(), reading.clone());
+            let request = PartRequest { object, range, parts, reading };
             // The thread ends after the last queue is dropped.
-            self.queues[queue].send(request).map_err(|_| {
-                let why = "the thread of the client has ended".to_owned();
-                RemoteError::before(&object.shown, RemoteProblem::Connect { why })
-            })?;
+            if self.queues[queue].send(request).is_err() {
+                break;
+            }
         }
         drop(parts);
         let mut missing = bytes;
@@ -121,13 +125,18 @@ fn serve(connections: &ConnectionRuntime, mut queued: UnboundedReceiver<PartRequ
     });
 }
 
-/// Makes one request, unless the read has failed meanwhile.
-async fn receive(request: PartRequest, client: reqwest::Client, _permit: OwnedSemaphorePermit) {
-    let PartRequest { object, range, parts } = request;
+/// Makes one request, until the read has ended.
+async fn receive(request: PartRequest, client: Client, _permit: OwnedSemaphorePermit) {
+    let PartRequest { object, range, parts, mut reading } = request;
     let mut offset = range.start;
     let mut stream = RangeStream::new(object, client, range);
     loop {
-        let part = match stream.next().await {
+        let next = tokio::select! {
+            biased;
+            _ = reading.changed() => return,
+            next = stream.next() => next,
+        };
+        let part = match next {
             Ok(None) => return,
             Ok(Some(bytes)) => {
                 let part = ReceivedPart { offset, bytes };

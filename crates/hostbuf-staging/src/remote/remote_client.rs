@@ -24,8 +24,8 @@ impl RemoteOptions {
 /// A client of servers of HTTP, S3 and WebHDFS: its options, connections and threads. Clones are
 /// the same client.
 ///
-/// Connections are kept for further requests. There are at most as many as there are threads that
-/// read at a time, or requests of reactors.
+/// Connections are kept for further requests: for each server at most as many as there are threads
+/// that read at a time, or requests of reactors.
 #[derive(Clone)]
 pub struct RemoteClient(Arc<ClientParts>);
 
@@ -91,8 +91,8 @@ impl RemoteClient {
     }
 
     /// Opens a file of HDFS: `webhdfs://HOST:PORT/PATH`, or `swebhdfs://` with TLS. Parameters such
-    /// as `user.name` and `delegation` are a query of the address. A change of the file is noticed
-    /// only by its length.
+    /// as `user.name` and `delegation` are a query of the address. A file that changes is noticed
+    /// only by a read behind its new end.
     ///
     /// # Errors
     /// As [`open`](RemoteClient::open).

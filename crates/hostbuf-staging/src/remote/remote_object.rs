@@ -17,6 +17,9 @@ use super::response_check::{
 use super::retries::Retries;
 use super::web_hdfs::{WebHdfs, parse_status};
 
+/// The most bytes of an answer of WebHDFS that describes a file.
+const STATUS_BYTES: usize = 64 << 10;
+
 /// An object of a server, with the version that it had when it was opened.
 #[derive(Debug)]
 pub(super) struct RemoteObject {
@@ -81,7 +84,13 @@ async fn send(
     range: &Range<u64>,
     limit: Duration,
 ) -> Result<Response, RemoteProblem> {
-    let request = address.request(client, range).await?;
+    let request = match timeout(limit, address.request(client, range)).await {
+        Ok(request) => request?,
+        Err(_) => {
+            let why = format!("the service that gives them sent nothing for {limit:?}");
+            return Err(RemoteProblem::Credentials { why });
+        }
+    };
     within(limit, request.send()).await
 }
 
@@ -103,8 +112,16 @@ async fn http_version(
     address: &ObjectAddress,
     limit: Duration,
 ) -> Result<ObjectVersion, FailedAttempt> {
-    let response = send(client, address, &(0..1), limit).await?;
-    let accepted = match check_range(&response, &(0..1), None) {
+    let mut response = send(client, address, &(0..1), limit).await?;
+    let mut accepted = check_range(&response, &(0..1), None);
+    // Some servers refuse each range of an empty object without the length.
+    if matches!(accepted, Err(RemoteProblem::Status { status: 416, .. })) {
+        let whole = within(limit, address.whole(client).await?.send()).await?;
+        if whole.content_length() == Some(0) && whole.status().is_success() {
+            (response, accepted) = (whole, Ok(AcceptedRange { end: 0, total: Some(0) }));
+        }
+    }
+    let accepted = match accepted {
         Ok(accepted) => accepted,
         Err(problem) => return Err(explain(response, problem).await),
     };
@@ -118,12 +135,19 @@ async fn web_hdfs_version(
     file: &WebHdfs,
     limit: Duration,
 ) -> Result<ObjectVersion, FailedAttempt> {
-    let response = within(limit, client.get(file.status()).send()).await?;
+    let mut response = within(limit, client.get(file.status()).send()).await?;
     if !response.status().is_success() {
         let problem = RemoteProblem::Status { status: response.status().as_u16(), why: String::new() };
         return Err(explain(response, problem).await);
     }
-    let body = within(limit, response.bytes()).await?;
+    let mut body = Vec::new();
+    while let Some(chunk) = within(limit, response.chunk()).await? {
+        body.extend_from_slice(&chunk);
+        if body.len() > STATUS_BYTES {
+            let why = format!("its answer to GETFILESTATUS has more than {STATUS_BYTES} bytes");
+            return Err(RemoteProblem::Status { status: 200, why }.into());
+        }
+    }
     let (bytes, modified) = parse_status(&body)?;
     tracing::debug!(bytes, modified, "a file of HDFS");
     Ok(ObjectVersion { bytes, ..ObjectVersion::default() })

@@ -32,7 +32,7 @@ pub struct RemoteOptions {
     /// 503 and 504. An attempt goes on at the byte where the one before was cut.
     pub attempts: u32,
     /// The time before the second attempt. It doubles with each further one, up to 10 s, and varies
-    /// at random. A server's `Retry-After` replaces it, up to 60 s.
+    /// at random. A server's `Retry-After` in seconds replaces it, up to 60 s.
     pub backoff: Duration,
     /// The most time without a byte from the server.
     pub timeout: Duration,
@@ -104,8 +104,9 @@ impl RemoteOptions {
         self
     }
 
-    /// Adds a header to all requests, such as `authorization`. A server to which a request is
-    /// redirected does not get credentials.
+    /// Adds a header to all requests of objects, such as `authorization`. A server to which a
+    /// request is redirected does not get `authorization`, `cookie` and `proxy-authorization`, but
+    /// all other headers.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> RemoteOptions {
         self.headers.push((name.into(), value.into()));

@@ -10,6 +10,9 @@ use super::remote_error::{RemoteError, RemoteProblem};
 use super::remote_object::RemoteObject;
 use super::remote_options::RequestMode;
 
+/// The largest number of threads, and of requests in flight in each.
+const MOST: usize = 4096;
+
 /// The threads that make the requests of a client.
 pub(super) struct RequestThreads {
     /// Also opens objects if there are reactors.
@@ -27,6 +30,10 @@ impl RequestThreads {
             RequestMode::Reactors { threads: 0, .. } | RequestMode::Reactors { requests: 0, .. } => {
                 let why =
                     format!("mode: {mode:?} makes no request: expected at least 1 thread and 1 request");
+                return Err(RemoteProblem::Option { why });
+            }
+            RequestMode::Reactors { threads, requests } if threads.max(requests) > MOST => {
+                let why = format!("mode: {mode:?}: expected at most {MOST} threads and {MOST} requests");
                 return Err(RemoteProblem::Option { why });
             }
             RequestMode::Reactors { threads, requests } => Some(Reactors::new(threads, requests, clients)?),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_ENCODING, CONTENT_RANGE, RETRY_AFTER};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 
 use super::content_range::ContentRange;
@@ -13,6 +13,8 @@ use super::web_hdfs;
 
 /// The most bytes that are read of the text of an error.
 const ERROR_TEXT: usize = 4096;
+/// The longest time for which the text of an error is waited for.
+const LONGEST_TEXT: Duration = Duration::from_secs(5);
 /// The longest time that a server can ask to wait for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
@@ -88,20 +90,23 @@ pub(super) fn check_web_hdfs(
     response: &Response,
     range: &Range<u64>,
 ) -> Result<AcceptedRange, RemoteProblem> {
-    match (response.status(), response.content_length()) {
-        (StatusCode::OK | StatusCode::PARTIAL_CONTENT, Some(length)) if length > range.end - range.start => {
-            Err(RemoteProblem::TooLong)
+    let status = response.status();
+    if !matches!(status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
+        return Err(RemoteProblem::Status { status: status.as_u16(), why: String::new() });
+    }
+    // A page of a portal, or a description, instead of the bytes.
+    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if ["text/html", "application/json"].iter().any(|page| kind.starts_with(page)) {
+        return Err(RemoteProblem::OtherRange { stated: format!("a page of the type {kind}") });
+    }
+    let requested = range.end - range.start;
+    match response.content_length() {
+        Some(length) if length > requested => Err(RemoteProblem::TooLong),
+        // The range is within the file, so a server that has the file sends all of it.
+        Some(length) if length < requested => {
+            Err(RemoteProblem::OtherRange { stated: format!("{length} bytes") })
         }
-        (StatusCode::OK | StatusCode::PARTIAL_CONTENT, Some(length)) if length > 0 => {
-            Ok(AcceptedRange { end: range.start + length, total: None })
-        }
-        (StatusCode::OK | StatusCode::PARTIAL_CONTENT, None) => {
-            Ok(AcceptedRange { end: range.end, total: None })
-        }
-        (StatusCode::OK | StatusCode::PARTIAL_CONTENT, Some(_)) => {
-            Err(RemoteProblem::OtherRange { stated: "no bytes".into() })
-        }
-        (status, _) => Err(RemoteProblem::Status { status: status.as_u16(), why: String::new() }),
+        _ => Ok(AcceptedRange { end: range.end, total: None }),
     }
 }
 
@@ -120,13 +125,16 @@ pub(super) async fn explain(mut response: Response, problem: RemoteProblem) -> F
     let wait = response.headers().get(RETRY_AFTER).and_then(|text| text.to_str().ok()?.parse().ok());
     let wait = wait.map(|seconds| Duration::from_secs(seconds).min(LONGEST_WAIT));
     let mut body = Vec::new();
-    // A body that does not come leaves the status alone.
-    while let Ok(Ok(Some(chunk))) = tokio::time::timeout(Duration::from_secs(5), response.chunk()).await {
-        body.extend_from_slice(&chunk[..chunk.len().min(ERROR_TEXT - body.len())]);
-        if body.len() == ERROR_TEXT {
-            break;
+    let receive = async {
+        while let Ok(Some(chunk)) = response.chunk().await {
+            body.extend_from_slice(&chunk[..chunk.len().min(ERROR_TEXT - body.len())]);
+            if body.len() == ERROR_TEXT {
+                break;
+            }
         }
-    }
+    };
+    // A text that does not come leaves the status alone.
+    let _ = tokio::time::timeout(LONGEST_TEXT, receive).await;
     if let Some(problem) = web_hdfs::exception(status, &body) {
         return FailedAttempt { problem, wait };
     }

@@ -17,13 +17,11 @@ pub(super) fn shown(url: &Url) -> String {
 /// Returns an address that cannot be parsed without what may be secret.
 pub(super) fn shown_text(text: &str) -> String {
     let text = text.split(['?', '#']).next().unwrap_or_default();
-    match text.split_once("://") {
-        Some((scheme, rest)) => {
-            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            let host = authority.rsplit('@').next().unwrap_or_default();
-            format!("{scheme}://{host}{path}")
-        }
-        None => text.to_owned(),
+    // It may have a password with any characters before the last @.
+    match (text.rsplit_once('@'), text.split_once("://")) {
+        (None, _) => text.to_owned(),
+        (Some((_, rest)), Some((scheme, _))) if !scheme.contains('@') => format!("{scheme}://{rest}"),
+        (Some((_, rest)), _) => rest.to_owned(),
     }
 }
 
@@ -38,5 +36,9 @@ mod tests {
         assert_eq!(shown(&url), "https://host:81/a/b%20c");
         assert_eq!(shown_text(secret), "https://host:81/a/b%20c");
         assert_eq!(shown_text("s3:/x?y"), "s3:/x");
+        for text in ["me:word@host/f", "http:/me:word@host/f", "http://me:wo/rd@host/f"] {
+            let shown = shown_text(text);
+            assert!(shown.ends_with("host/f") && !shown.contains("rd"), "{shown}");
+        }
     }
 }

@@ -45,6 +45,11 @@ impl WebHdfs {
         self.operation("OPEN", &[("offset", range.start), ("length", range.end - range.start)])
     }
 
+    /// Returns the address of the whole file.
+    pub(super) fn whole(&self) -> Url {
+        self.operation("OPEN", &[])
+    }
+
     /// Returns the address of the properties of the file.
     pub(super) fn status(&self) -> Url {
         self.operation("GETFILESTATUS", &[])

@@ -1,6 +1,6 @@
 //! Addresses and options that are invalid, and those of S3.
 
-use super::test_server::{TestAnswer, TestServer};
+use super::test_server::{AfterAnswer, TestAnswer, TestServer};
 use super::*;
 
 #[test]
@@ -13,6 +13,9 @@ fn an_invalid_address_is_an_error_before_any_request() {
         ("http://", schemes),
         ("s3://bucket", "expected s3://BUCKET/KEY: it has no key"),
         ("s3:///key", "expected s3://BUCKET/KEY: it has no bucket"),
+        ("s3://bucket/folder/", "its key ends with /"),
+        ("s3://bucket/a#1", "Write ? of a key as %3F"),
+        ("s3://user@bucket/a", "it has a user, a port"),
         ("webhdfs://host:1", "expected webhdfs://HOST:PORT/PATH"),
     ] {
         let error = client.open(url).expect_err("it is invalid");
@@ -35,6 +38,7 @@ fn an_invalid_option_is_an_error_of_the_client() {
         (RemoteOptions::new().attempts(0), "attempts: 0"),
         (RemoteOptions::new().mode(reactors(0, 1)), "expected at least 1 thread"),
         (RemoteOptions::new().mode(reactors(1, 0)), "expected at least 1 thread"),
+        (RemoteOptions::new().mode(reactors(1, usize::MAX)), "expected at most 4096 threads"),
         (RemoteOptions::new().header("a b", "c"), "invalid header \"a b\""),
         (RemoteOptions::new().header("a", "secret\n"), "invalid header \"a\""),
         (RemoteOptions::new().certificates("none"), "expected at least one certificate in PEM"),
@@ -47,6 +51,9 @@ fn an_invalid_option_is_an_error_of_the_client() {
     let client = RemoteOptions::new().s3("aws_zone", "x").client().expect("settings are looked at later");
     let error = client.open("s3://bucket/key").expect_err("there is no such setting");
     assert!(matches!(&error.problem, RemoteProblem::Option { why } if why.contains("aws_zone")), "{error}");
+    let client = RemoteOptions::new().s3("aws_skip_signature", "true").s3("aws_region", "x").client();
+    let error = client.expect("settings are looked at later").open("s3://bucket/key").expect_err("it signs");
+    assert!(matches!(&error.problem, RemoteProblem::Option { why } if why.contains("https://")), "{error}");
     let shown = format!("{:?}", RemoteOptions::new().header("x", "secret").s3("aws_token", "secret"));
     assert!(shown.contains("aws_token") && !shown.contains("secret"), "{shown}");
 }
@@ -98,4 +105,22 @@ fn the_credentials_of_a_machine_are_asked_for() {
     assert_eq!(role.requests().len(), 1);
     assert!(server.requests().iter().all(|request| request.target.contains("X-Amz-Credential=role%2F")));
     assert!(server.requests().iter().all(|request| request.target.contains("X-Amz-Security-Token=t")));
+}
+
+#[test]
+fn a_service_of_credentials_that_is_silent_is_an_error() {
+    let role = TestServer::new(|_| TestAnswer::new("200 OK", &[], b"").cut(1, AfterAnswer::Stall));
+    let client = options()
+        .timeout(Duration::from_secs(1))
+        .header("x-secret", "of the object")
+        .s3("aws_endpoint", "http://127.0.0.1:1")
+        .s3("aws_region", "x")
+        .s3("aws_container_credentials_full_uri", role.url("/role"))
+        .s3("aws_container_authorization_token_file", "/dev/null")
+        .s3("aws_allow_http", "true")
+        .client()
+        .expect("valid options");
+    let error = client.open("s3://bucket/key").expect_err("there are no credentials");
+    assert!(matches!(error.problem, RemoteProblem::Credentials { .. }) && error.attempts == 1, "{error}");
+    assert!(role.requests().iter().all(|request| request.header("x-secret").is_none()));
 }

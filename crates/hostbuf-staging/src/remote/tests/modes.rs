@@ -20,7 +20,8 @@ fn waiting_server(content: Vec<u8>, together: usize) -> TestServer {
 fn each_thread_that_reads_makes_a_request() {
     let content = content(8 * PIECE);
     let server = waiting_server(content.clone(), 4);
-    let file = options().client().expect("valid options").open(&server.url("/f")).expect("it is there");
+    let client = options().attempts(1).client().expect("valid options");
+    let file = client.open(&server.url("/f")).expect("it is there");
     assert!(read_by_ring(&file, 4).expect("nothing fails") == content);
 }
 
@@ -29,7 +30,7 @@ fn reactors_make_many_requests_for_one_thread() {
     // A read of 2 MiB is divided into 8 requests.
     let content = content(2 << 20);
     let server = waiting_server(content.clone(), 8);
-    let client = options().mode(reactors(2, 4)).client().expect("valid options");
+    let client = options().attempts(1).mode(reactors(2, 4)).client().expect("valid options");
     let file = client.open(&server.url("/f")).expect("it is there");
     let mut bytes = vec![0; content.len()];
     file.read(&mut bytes, 0).expect("nothing fails");

@@ -45,10 +45,14 @@ fn a_read_ends_at_the_end_of_the_object() {
 #[test]
 fn an_empty_object_has_no_bytes() {
     let whole = TestServer::new(|_| TestAnswer::new("200 OK", &[], b""));
-    for server in [TestServer::of_content(Vec::new()), whole] {
+    let bare = TestServer::new(|request| match request.range() {
+        Some(_) => TestAnswer::new("416 Range Not Satisfiable", &[], b""),
+        None => TestAnswer::new("200 OK", &[], b""),
+    });
+    for (server, requests) in [(TestServer::of_content(Vec::new()), 1), (whole, 1), (bare, 2)] {
         let file = RemoteFile::open(&server.url("/empty")).expect("it is there");
         assert_eq!((file.bytes(), file.read(&mut [0; 9], 0)), (0, Ok(0)));
-        assert_eq!(server.requests().len(), 1);
+        assert_eq!(server.requests().len(), requests);
     }
 }
 

@@ -18,6 +18,8 @@ fn a_request_follows_the_server_and_keeps_its_range() {
     // The other server gets no credentials.
     assert!(asked.iter().all(|request| request.header("authorization") == Some("Bearer secret")));
     assert!(served.iter().all(|request| request.header("authorization").is_none()));
+    // Nor the address of the request, which may be signed.
+    assert!(served.iter().all(|request| request.header("referer").is_none()));
 }
 
 #[test]

@@ -104,3 +104,28 @@ fn a_file_that_became_shorter_is_an_error() {
     let error = read_error(&file, 600, 100);
     assert!(matches!(error.problem, RemoteProblem::OtherRange { .. }), "{error}");
 }
+
+#[test]
+fn a_page_instead_of_the_bytes_is_an_error() {
+    for (kind, bytes) in [("text/html; charset=utf-8", 3000), ("application/octet-stream", 3000)] {
+        let data = TestServer::new(move |_| {
+            TestAnswer::new("200 OK", &[("Content-Type", kind)], &vec![b'<'; bytes])
+        });
+        let name = name_node(10_000, &data);
+        let client = options().client().expect("valid options");
+        let file = client.open(&address(&name, "/user/me/data")).expect("it is there");
+        for bytes in [3000, 10_000] {
+            let read = file.read(&mut vec![0; bytes], 0);
+            // As many bytes of the right type cannot be told from those of the file.
+            if bytes == 3000 && kind.starts_with("application") {
+                assert_eq!(read, Ok(3000));
+                continue;
+            }
+            let error = read.expect_err("it is a page");
+            assert!(
+                matches!(error.problem, RemoteProblem::OtherRange { .. }) && error.attempts == 1,
+                "{error}"
+            );
+        }
+    }
+}
