@@ -11,7 +11,7 @@ use super::window_share::{WINDOW, WindowShare};
 /// `received` is called with the length of each window that has arrived. Collective.
 ///
 /// # Errors
-/// That of the collective operation.
+/// Those of the collective operation.
 pub(super) fn exchange(
     group: &dyn Collective,
     mapping: &FileMapping,

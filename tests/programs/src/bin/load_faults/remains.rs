@@ -22,7 +22,7 @@ pub(crate) struct ProcessResources {
 /// temporary files may be in memory.
 ///
 /// # Errors
-/// That of the kernel.
+/// The kernel's.
 pub(crate) fn own_folder() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
     own.parent().map(Path::to_owned).ok_or_else(|| format!("{} is in no folder", own.display()))
