@@ -1241,7 +1241,7 @@ enum hostbuf_status hostbuf_file_pwrite(const struct hostbuf_file *file,
 // Starts to read `size` bytes of a file from `offset` on into memory at `address` of the GPU that
 // has the number `gpu` in this process, after the work that `stream` has now, a `CUstream` or
 // `cudaStream_t` of that GPU; null is the default stream. The first call for a GPU loads the
-// driver, uses the primary context, and registers 32 MiB of memory.
+// driver, uses the primary context, and registers 48 MiB of memory.
 //
 // `HOSTBUF_UNSUPPORTED`: there is no driver or no such GPU, or the driver has refused the stream
 // or the memory.
