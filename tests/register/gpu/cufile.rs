@@ -2,13 +2,18 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hostbuf_cuda::{CudaContext, CudaStream, DeviceMemory, DeviceSpan};
 use hostbuf_staging::{CuFile, CuFileBuffer, CuFileDriver, CuFileError, DeviceTarget};
 use hostbuf_tests::fake_cuda::{CUFILE_FAILS, CUFILE_LOG, with_fake_cuda};
 use hostbuf_tests::{Scratch, skip};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::{major, minor};
+use nix::unistd::geteuid;
 
 use super::MIB;
 use super::streams::first_gpu;
@@ -179,9 +184,28 @@ fn errors_of_files_are_those_of_the_system() {
     assert_eq!(error.to_string(), text);
 }
 
+/// Gives a container without udev an entry for the block device of the working folder: cuFile asks
+/// udev's database for the file system of each file. The folder /run of the calling thread, and of
+/// the threads that it starts, is an empty one then, and ends with them.
+fn describe_device_to_cufile() {
+    if Path::new("/run/udev/data").exists() || !geteuid().is_root() {
+        return;
+    }
+    unshare(CloneFlags::CLONE_NEWNS).expect("root may make a mount namespace");
+    let nothing = None::<&str>;
+    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).expect("a private tree");
+    mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), nothing).expect("an empty folder");
+    fs::create_dir_all("/run/udev/data").expect("the folder is writable");
+    fs::write("/run/udev/control", "").expect("the folder is writable");
+    let device = fs::metadata(".").expect("the working folder is there").dev();
+    let entry = format!("/run/udev/data/b{}:{}", major(device), minor(device));
+    fs::write(entry, "E:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n").expect("the folder is writable");
+}
+
 #[test]
 #[ignore = "needs a GPU"]
 fn files_move_by_cufile_to_a_gpu() {
+    describe_device_to_cufile();
     let context = CudaContext::retain(&first_gpu()).expect("a context");
     match CuFileDriver::open(&context) {
         Err(error @ CuFileError::NoLibrary { .. }) => skip(&error.to_string()),

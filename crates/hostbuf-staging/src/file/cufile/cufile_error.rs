@@ -21,6 +21,11 @@ pub(super) struct CuFileResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CuFileCode(c_uint);
 
+/// The usual cause of two codes, also in the compatibility mode: cuFile has not found the file
+/// system of a file in udev's database.
+const UNKNOWN_FILE_SYSTEM: &str = "if cufile.log names a volume or udev, mount the host's /run/udev into the container; \
+                                   for a file on tmpfs, use the backend mmap or posix";
+
 /// The codes, their names in `cufile.h`, and the causes and remedies that are known.
 const CODES: [(c_uint, &str, &str); 34] = [
     (5001, "CU_FILE_DRIVER_NOT_INITIALIZED", "nvidia-fs is not loaded: set allow_compat_mode in cufile.json"),
@@ -52,10 +57,10 @@ const CODES: [(c_uint, &str, &str); 34] = [
     (5024, "CU_FILE_MEMORY_NOT_REGISTERED", ""),
     (5025, "CU_FILE_PERMISSION_DENIED", ""),
     (5026, "CU_FILE_DRIVER_ALREADY_OPEN", ""),
-    (5027, "CU_FILE_HANDLE_NOT_REGISTERED", ""),
+    (5027, "CU_FILE_HANDLE_NOT_REGISTERED", UNKNOWN_FILE_SYSTEM),
     (5028, "CU_FILE_HANDLE_ALREADY_REGISTERED", ""),
     (5029, "CU_FILE_DEVICE_NOT_FOUND", ""),
-    (5030, "CU_FILE_INTERNAL_ERROR", ""),
+    (5030, "CU_FILE_INTERNAL_ERROR", UNKNOWN_FILE_SYSTEM),
     (5031, "CU_FILE_GETNEWFD_FAILED", "raise ulimit -n"),
     (5033, "CU_FILE_NVFS_SETUP_ERROR", ""),
     (5034, "CU_FILE_IO_DISABLED", ""),
