@@ -8,6 +8,7 @@ mod addresses;
 mod child;
 mod command_output;
 mod devices;
+mod files;
 mod kernel;
 mod kernel_text;
 mod launch_commands;
@@ -84,6 +85,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
         ("kernel", kernel::lines()),
         ("addresses", addresses::lines(size)),
         ("limits", limits::lines(size)),
+        ("files", files::lines()),
         ("MPI", launch_commands::lines()),
         ("devices", devices::lines()),
         ("registration", registration::lines()),
