@@ -39,6 +39,11 @@ SETTINGS: dict[str, list[dict[str, str]]] = {
     "safetensors": [{}],
     "reference": [{}],
 }
+# Past the page cache.
+COLD: dict[str, list[dict[str, str]]] = SETTINGS | {
+    "kvikio": [{}, *(setting | {"KVIKIO_AUTO_DIRECT_IO_READ": "on"} for setting in THREADS_AND_TASKS)],
+    "instanttensor": [{}, *({"INSTANTTENSOR_BACKEND": backend} for backend in ("URING", "AIO", "URING_BUFFERED"))],
+}
 # Eight processes on a host have fewer threads each.
 SLICES: dict[str, list[dict[str, str]]] = {
     "hostbuf": [{}],
@@ -53,12 +58,12 @@ READERS = ("hostbuf", "hostbuf-load", "kvikio", "instanttensor", "fastsafetensor
 WRITERS = ("hostbuf", "hostbuf-mmap", "kvikio", "reference")
 
 
-def settings_of(kind: str) -> dict[str, list[dict[str, str]]]:
-    """Returns the settings of each way of a kind."""
+def settings_of(kind: str, is_cold: bool) -> dict[str, list[dict[str, str]]]:
+    """Returns the settings of each way of a kind; for a cold read, those past the page cache."""
     if kind == "slices":
         return SLICES
     ways = WRITERS if kind == "write" else READERS
-    return {way: SETTINGS[way] for way in ways}
+    return {way: (COLD if is_cold else SETTINGS)[way] for way in ways}
 
 
 def read_hostbuf(path: str) -> Callable[[], list[Any]]:

@@ -2,16 +2,17 @@
 """Compares hostbuf with other loaders: a file of safetensors to a GPU, and memory of a GPU to a
 file.
 
-    rivals.py read FILE [--rounds N] [--markdown FILE]
-    rivals.py write FILE [--rounds N] [--markdown FILE]
-    rivals.py slices FILE [--processes N] [--rounds N] [--markdown FILE]
+    rivals.py read FILE [--cold] [--rounds N] [--ways NAME,...] [--markdown FILE]
+    rivals.py write FILE [--rounds N] [--ways NAME,...] [--markdown FILE]
+    rivals.py slices FILE [--processes N] [--rounds N] [--ways NAME,...] [--markdown FILE]
 
 `read` loads FILE, which should be in the page cache or on tmpfs, with hostbuf, KvikIO,
 InstantTensor, fastsafetensors, Run:ai Model Streamer and safetensors, as far as they are installed.
-`write` writes 4 GiB to FILE, which it creates, with hostbuf and KvikIO. `slices` loads FILE with N
-processes (8) at once: each loads its part of the first dimension of every tensor, and the time is
-that from the start to the end of the last process. Without a way to load a part, a process loads
-all tensors.
+With --cold the page cache is dropped before each load. `write` writes 4 GiB to FILE, which it
+creates, with hostbuf and KvikIO. `slices` loads FILE with N processes (8) at once: each loads its
+part of the first dimension of every tensor, and the time is that from the start to the end of the
+last process. Without a way to load a part, a process loads all tensors. --ways leaves out the
+others.
 
 Each way runs in a process of its own that stays, so that its threads, buffers and allocator are
 warm. A sweep measures each rival with several settings first. Then all ways, each rival with its
@@ -32,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 import rival_ways
 from rival_ways import WRITTEN_BYTES, body, settings_of
@@ -139,28 +141,6 @@ def words_of(path: str) -> int:
     return int(words.sum()) % (1 << 64)
 
 
-def sweep(kind: str, way: str, path: str, processes: int, expected: int | None) -> list[dict[str, str]]:
-    """Returns the default setting and the best one, if that is another."""
-    medians = []
-    # They start at once, and are measured one after the other.
-    for worker in [Worker(kind, way, environment, path, processes) for environment in settings_of(kind)[way]]:
-        try:
-            worker.answers()
-            for round in range(SWEEP_ROUNDS + 1):
-                fill_page_cache(path)
-                check(worker, worker.measure(keep=round > 0), expected)
-            medians.append((worker.median()[0], worker.environment))
-            print(f"sweep: {way} {worker.environment}: {medians[-1][0]:.3f} s", file=sys.stderr)
-        except (RuntimeError, BrokenPipeError) as error:
-            print(f"left out: {error}", file=sys.stderr)
-        finally:
-            worker.end()
-    if not medians:
-        return []
-    best = min(medians, key=lambda item: item[0])[1]
-    return [environment for _, environment in medians if environment in ({}, best)]
-
-
 def fill_page_cache(path: str) -> None:
     """Reads a file, unless it is in the page cache: some ways drop it."""
     import hostbuf
@@ -175,35 +155,78 @@ def fill_page_cache(path: str) -> None:
                 pass
 
 
-def check(worker: Worker, words: int, expected: int | None) -> None:
-    if expected is not None and worker.way != "reference" and words != expected:
-        sys.exit(f"{worker.way} {worker.environment} has loaded other bytes than those of the file")
+def drop_page_cache(path: str) -> None:
+    import hostbuf
+
+    hostbuf.drop_page_cache(path)
 
 
-def compare(kind: str, path: str, processes: int, rounds: int) -> list[str]:
-    expected = None if kind == "write" else words_of(path)
-    size = os.path.getsize(path)
-    chosen = [(way, setting) for way in settings_of(kind) for setting in sweep(kind, way, path, processes, expected)]
-    workers = [Worker(kind, way, setting, path, processes) for way, setting in chosen]
-    for worker in workers:
-        worker.answers()
-        worker.measure(keep=False)
-    for round in range(rounds):
-        first = round % len(workers)
-        for worker in workers[first:] + workers[:first]:
-            fill_page_cache(path)
-            check(worker, worker.measure(), expected)
-    if kind == "write":
-        check_written(path)
-    reference = next(worker for worker in workers if worker.way == "reference").median()[0]
-    rows = ["| way | settings | GB/s | of the reference | CPU s a GiB |", "| --- | --- | --- | --- | --- |"]
-    for worker in workers:
-        seconds, used = worker.median()
-        settings = ", ".join(f"{name}={value}" for name, value in worker.environment.items()) or "defaults"
-        rate, cpu = size / seconds / 1e9, used / (size / (1 << 30))
-        rows.append(f"| {worker.way} | {settings} | {rate:.1f} | {reference / seconds:.2f} | {cpu:.3f} |")
-        worker.end()
-    return rows
+class Comparison:
+    """Ways that load or write one file, each with its settings."""
+
+    def __init__(self, kind: str, path: str, processes: int, prepare: Callable[[str], None]) -> None:
+        self.kind, self.path, self.processes, self.prepare = kind, path, processes, prepare
+        self.expected = None if kind == "write" else words_of(path)
+
+    def worker(self, way: str, setting: dict[str, str]) -> Worker:
+        return Worker(self.kind, way, setting, self.path, self.processes)
+
+    def measure(self, worker: Worker, keep: bool) -> None:
+        self.prepare(self.path)
+        words = worker.measure(keep)
+        if self.expected is not None and worker.way != "reference" and words != self.expected:
+            sys.exit(f"{worker.way} {worker.environment} has loaded other bytes than those of the file")
+
+    def warm(self, worker: Worker) -> bool:
+        """Returns whether a way has gone once."""
+        try:
+            worker.answers()
+            self.measure(worker, keep=False)
+            return True
+        except (RuntimeError, BrokenPipeError) as error:
+            print(f"left out: {error}", file=sys.stderr)
+            worker.end()
+            return False
+
+    def sweep(self, way: str, settings: list[dict[str, str]]) -> list[dict[str, str]]:
+        """Returns the default setting and the best one, if that is another."""
+        if len(settings) == 1:
+            return settings
+        medians = []
+        # They start at once, and are measured one after the other.
+        for worker in [self.worker(way, setting) for setting in settings]:
+            if not self.warm(worker):
+                continue
+            for _ in range(SWEEP_ROUNDS):
+                self.measure(worker, keep=True)
+            medians.append((worker.median()[0], worker.environment))
+            print(f"sweep: {way} {worker.environment}: {medians[-1][0]:.3f} s", file=sys.stderr)
+            worker.end()
+        if not medians:
+            return []
+        best = min(medians, key=lambda item: item[0])[1]
+        return [environment for _, environment in medians if environment in ({}, best)]
+
+    def compare(self, ways: dict[str, list[dict[str, str]]], rounds: int) -> list[str]:
+        """Returns the rows of a table."""
+        chosen = [(way, setting) for way, settings in ways.items() for setting in self.sweep(way, settings)]
+        workers = [worker for worker in [self.worker(*one) for one in chosen] if self.warm(worker)]
+        for round in range(rounds):
+            first = round % len(workers)
+            for worker in workers[first:] + workers[:first]:
+                self.measure(worker, keep=True)
+        if self.kind == "write":
+            check_written(self.path)
+        size = os.path.getsize(self.path)
+        reference = next(worker for worker in workers if worker.way == "reference").median()[0]
+        rows = ["| way | settings | GB/s | of the reference | CPU s a GiB |", "| --- | --- | --- | --- | --- |"]
+        for worker in workers:
+            seconds, used = worker.median()
+            settings = ", ".join(f"{name}={value}" for name, value in worker.environment.items()) or "defaults"
+            rate, cpu = size / seconds / 1e9, used / (size / (1 << 30))
+            rows.append(f"| {worker.way} | {settings} | {rate:.1f} | {reference / seconds:.2f} | {cpu:.3f} |")
+            worker.end()
+        return rows
 
 
 def check_written(path: str) -> None:
@@ -231,6 +254,8 @@ def main() -> None:
     parser.add_argument("arguments", nargs="+")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--ways")
+    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--markdown")
     given = parser.parse_args()
     if given.command == "serve":
@@ -241,7 +266,15 @@ def main() -> None:
     if given.command == "write":
         with open(path, "wb") as file:
             file.truncate(WRITTEN_BYTES)
-    rows = "\n".join(compare(given.command, path, given.processes if given.command == "slices" else 1, given.rounds))
+    known = settings_of(given.command, given.cold)
+    names = given.ways.split(",") if given.ways else list(known)
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"unknown ways {', '.join(unknown)}: expected {', '.join(known)}")
+    # Each row has the ratio to the reference.
+    ways = {name: known[name] for name in [*names, "reference"]}
+    processes = given.processes if given.command == "slices" else 1
+    prepare = drop_page_cache if given.cold else fill_page_cache
+    rows = "\n".join(Comparison(given.command, path, processes, prepare).compare(ways, given.rounds))
     print(rows)
     if given.markdown:
         with open(given.markdown, "a") as file:
