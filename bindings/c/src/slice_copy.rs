@@ -86,7 +86,7 @@ pub unsafe extern "C" fn hostbuf_slices_copy_gpu(
         let refused = |error: hostbuf_staging::DeviceError| {
             CallError::Status(S::HOSTBUF_UNSUPPORTED, error.to_string())
         };
-        let device = CudaDevice::new(&context).map_err(refused)?;
+        let device = CudaDevice::of_thread(&context).map_err(refused)?;
         let own = device.stream();
         // SAFETY: by the contract of this function.
         let theirs = unsafe { borrowed(own.context(), stream) }?;

@@ -76,6 +76,19 @@ impl CudaContext {
         !self.primary.fork_guard.is_current()
     }
 
+    /// Returns the number of the context, which no other context of the process has or had.
+    #[doc(alias = "cuCtxGetId")]
+    pub(crate) fn number(&self) -> Result<u64, CudaError> {
+        let functions = self.driver().functions().context_numbers()?;
+        let mut number = 0;
+        // SAFETY: `number` is a local variable, and the context is retained and not gone, since it
+        // is current.
+        self.call("cuCtxGetId", || unsafe {
+            (functions.number)(self.primary.handle as sys::CUcontext, &raw mut number)
+        })?;
+        Ok(number)
+    }
+
     /// Returns the events that wait for their next use.
     pub(crate) fn events(&self) -> &EventPool {
         &self.primary.events

@@ -15,6 +15,7 @@ use crate::cuda_context::CudaContext;
 use crate::cuda_error::CudaError;
 use crate::device_span::DeviceSpan;
 use crate::functions::StreamFunctions;
+use crate::thread_streams;
 
 /// The driver's handle of a stream, as a number: the value of a `CUstream` or `cudaStream_t`, which
 /// PyTorch calls `stream.cuda_stream`.
@@ -200,6 +201,8 @@ impl fmt::Debug for BorrowedStream {
 #[derive(Debug)]
 pub struct CudaStream {
     stream: BorrowedStream,
+    /// True for the stream of a thread, which ends with its context.
+    is_kept: bool,
 }
 
 impl CudaStream {
@@ -209,14 +212,47 @@ impl CudaStream {
     /// The driver's.
     #[doc(alias = "cuStreamCreate")]
     pub fn new(context: &CudaContext) -> Result<CudaStream, CudaError> {
-        let functions = context.driver().functions().streams()?;
-        let mut handle = null_mut();
-        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: `handle` is a local variable.
-        context.call("cuStreamCreate", || unsafe { (functions.create)(&raw mut handle, flags) })?;
-        let handle = StreamHandle(handle as usize);
-        Ok(CudaStream { stream: BorrowedStream { context: context.clone(), handle, functions } })
+        CudaStream::with_handle(context, create(context)?, false)
     }
+
+    /// Returns the stream that the calling thread has for short work in a context, such as a copy
+    /// that it waits for. Making and destroying a stream takes longer than such a copy.
+    ///
+    /// The first call of a thread for a context makes the stream, as [`new`](CudaStream::new) does,
+    /// or takes that of a thread that has ended. It stays for the life of the thread, and ends with
+    /// the context: dropping the returned value keeps it. A context that was reset and made again
+    /// gets a new one.
+    ///
+    /// All parts of the thread have the same stream. So wait for the work before you return, and
+    /// let the stream wait for nothing that comes later. The value may be used in another thread.
+    ///
+    /// A driver before CUDA 12 does not tell such contexts from each other. There, each call makes
+    /// a stream, which ends when the value is dropped.
+    ///
+    /// # Errors
+    /// The driver's, and [`CudaError::Forked`] in a forked child.
+    pub fn of_thread(context: &CudaContext) -> Result<CudaStream, CudaError> {
+        match thread_streams::of_thread(context, || create(context))? {
+            Some(handle) => CudaStream::with_handle(context, handle, true),
+            None => CudaStream::new(context),
+        }
+    }
+
+    fn with_handle(context: &CudaContext, handle: usize, is_kept: bool) -> Result<CudaStream, CudaError> {
+        let (context, functions) = (context.clone(), context.driver().functions().streams()?);
+        let stream = BorrowedStream { context, handle: StreamHandle(handle), functions };
+        Ok(CudaStream { stream, is_kept })
+    }
+}
+
+/// Makes a stream, and returns its handle.
+fn create(context: &CudaContext) -> Result<usize, CudaError> {
+    let functions = context.driver().functions().streams()?;
+    let mut handle = null_mut();
+    let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    // SAFETY: `handle` is a local variable.
+    context.call("cuStreamCreate", || unsafe { (functions.create)(&raw mut handle, flags) })?;
+    Ok(handle as usize)
 }
 
 impl Deref for CudaStream {
@@ -229,7 +265,10 @@ impl Deref for CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, and destroyed once.
+        if self.is_kept {
+            return;
+        }
+        // SAFETY: made by `create`, and destroyed once.
         self.context.end("a stream", "cuStreamDestroy", || unsafe { (self.functions.destroy)(self.raw()) });
     }
 }

@@ -112,6 +112,11 @@ impl Driver {
         self.functions
     }
 
+    /// Returns a number that another driver, such as that of another test, does not have.
+    pub(crate) fn address(self) -> usize {
+        std::ptr::from_ref(self.functions).addr()
+    }
+
     /// Converts a returned code into a result; `doing` is the function with its operands.
     pub(crate) fn checked(self, answer: c_uint, doing: impl fmt::Display) -> Result<(), CudaError> {
         match CudaCode::of(answer) {

@@ -75,6 +75,13 @@ function_group! {
 }
 
 function_group! {
+    /// The function of CUDA 12 that returns the number of a context.
+    ContextNumberFunctions {
+        number: "cuCtxGetId" (sys::CUcontext, *mut c_ulonglong);
+    }
+}
+
+function_group! {
     /// Streams, and copies on them.
     StreamFunctions {
         create: "cuStreamCreate" (*mut sys::CUstream, c_uint);
@@ -192,6 +199,7 @@ pub(crate) struct Functions {
     lookup: SymbolLookup,
     pub(crate) basic: BasicFunctions,
     uuid: OnceLock<UuidFunctions>,
+    context_numbers: OnceLock<ContextNumberFunctions>,
     streams: OnceLock<StreamFunctions>,
     stream_order: OnceLock<StreamOrderFunctions>,
     stream_waits: OnceLock<StreamWaitFunctions>,
@@ -231,6 +239,7 @@ impl Functions {
             lookup,
             basic: BasicFunctions::find(lookup)?,
             uuid: OnceLock::new(),
+            context_numbers: OnceLock::new(),
             streams: OnceLock::new(),
             stream_order: OnceLock::new(),
             stream_waits: OnceLock::new(),
@@ -246,6 +255,7 @@ impl Functions {
 
     groups! {
         uuid: UuidFunctions,
+        context_numbers: ContextNumberFunctions,
         streams: StreamFunctions,
         stream_order: StreamOrderFunctions,
         stream_waits: StreamWaitFunctions,

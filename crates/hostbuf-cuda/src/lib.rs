@@ -43,6 +43,7 @@ mod stream_order;
 mod stream_word;
 #[cfg(test)]
 mod tests;
+mod thread_streams;
 mod virtual_range;
 mod visible_gpus;
 

@@ -92,6 +92,10 @@ pub(super) struct FakeDriver {
     pub(super) imported_device: c_int,
     /// The code of a context that is gone.
     pub(super) gone: Option<c_uint>,
+    /// The number of the context.
+    pub(super) context_number: u64,
+    /// True if the context ends its streams.
+    pub(super) ends_streams: bool,
     /// True if the driver finds the context of a stream by its handle.
     pub(super) finds_contexts: bool,
     /// The contexts that were pushed, the current one last.
@@ -291,6 +295,9 @@ fake_functions! {
         if let Some(gone) = fake.gone {
             return gone;
         }
+        if fake.ends_streams {
+            fake.live.retain(|one| !one.starts_with("stream"));
+        }
         if let Some(left) = fake.live.iter().find(|one| !one.starts_with("context")) {
             fake.faults.push(format!("the context ended before {left}"));
         }
@@ -307,6 +314,8 @@ fake_functions! {
     "cuCtxPopCurrent_v2": pop(_context: *mut sys::CUcontext) = |fake| {
         c_uint::from(fake.current.pop().is_none())
     };
+    "cuCtxGetId": context_number(_context: sys::CUcontext, number: *mut c_ulonglong) =
+        |fake| give(number, fake.context_number);
     "cuGetErrorName": error_name(code: c_uint, name: *mut *const c_char) = |_| match code {
         OUT_OF_MEMORY => give(name, c"CUDA_ERROR_OUT_OF_MEMORY".as_ptr()),
         _ => INVALID_VALUE,

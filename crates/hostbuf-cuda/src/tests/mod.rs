@@ -13,3 +13,4 @@ mod lost_contexts;
 mod old_drivers;
 mod shared_memory;
 mod stream_order;
+mod thread_streams;

@@ -10,7 +10,7 @@ use super::copy_device::{CopyDevice, DeviceCopy};
 use super::device_buffer::DeviceBuffer;
 use super::device_error::DeviceError;
 
-/// A GPU, with a stream of its own.
+/// A GPU, with the stream on which it copies.
 #[derive(Debug)]
 pub struct CudaDevice {
     stream: CudaStream,
@@ -19,12 +19,27 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Makes a stream in a context.
+    /// Makes a device with a stream of its own in a context, for a ring or another long use.
     ///
     /// # Errors
     /// The driver's.
     pub fn new(context: &CudaContext) -> Result<CudaDevice, DeviceError> {
-        let stream = CudaStream::new(context);
+        CudaDevice::with_stream(context, CudaStream::new(context))
+    }
+
+    /// Makes a device with the [stream of the calling thread](CudaStream::of_thread), for copies
+    /// that the thread waits for. A thread that copies often makes one stream only.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn of_thread(context: &CudaContext) -> Result<CudaDevice, DeviceError> {
+        CudaDevice::with_stream(context, CudaStream::of_thread(context))
+    }
+
+    fn with_stream(
+        context: &CudaContext,
+        stream: Result<CudaStream, CudaError>,
+    ) -> Result<CudaDevice, DeviceError> {
         stream.map(|stream| CudaDevice { stream, batch: CopyBatch::find(context.driver()) }).map_err(
             |error| {
                 let device = format!("GPU {}", context.gpu().ordinal());
