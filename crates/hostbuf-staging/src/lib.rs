@@ -11,6 +11,10 @@
 mod counters;
 mod device;
 mod file;
+#[cfg(feature = "nvtx")]
+mod nvtx_domain;
+mod profiler_range;
+mod range_name;
 mod read_write_at;
 #[cfg(feature = "remote")]
 mod remote;
@@ -38,6 +42,8 @@ pub use file::{
 };
 #[cfg(feature = "cuda")]
 pub use file::{CuFile, CuFileBuffer, CuFileCode, CuFileDriver, CuFileError};
+pub use profiler_range::ThreadRange;
+pub use range_name::RangeName;
 pub use read_write_at::{NamedFile, ReadAt, WriteAt};
 #[cfg(feature = "remote")]
 pub use remote::{RemoteClient, RemoteError, RemoteFile, RemoteOptions, RemoteProblem, RequestMode};

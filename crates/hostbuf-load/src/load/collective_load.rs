@@ -16,6 +16,7 @@ use std::alloc::Layout;
 use hostbuf::job::{Collective, Hosts, Reduce};
 use hostbuf::{Arena, Error, FillState, HostBuffer, Placed};
 use hostbuf_os::process;
+use hostbuf_staging::ThreadRange;
 use tracing::{info, info_span};
 
 use super::load_options::LoadOptions;
@@ -68,6 +69,7 @@ impl<'l> CollectiveLoad<'l> {
         read: &dyn Fn() -> Result<TensorTable, FileError>,
     ) -> Result<Tensors, LoadError> {
         let _span = info_span!("load", buffer = %self.buffer.name()).entered();
+        let _range = ThreadRange::named(|| format!("load {}", self.buffer.name()));
         let table = if self.group.rank() == 0 { read().map(|table| table.encode()) } else { Ok(Vec::new()) };
         let table = all_or_none(self.group, table.map_err(LoadError::from))?;
         let table = if self.hosts.leads() { send_table(&*self.hosts.leaders, table) } else { Ok(table) };

@@ -12,6 +12,7 @@ use hostbuf::job::{Collective, Hosts};
 use hostbuf::segment::ControlPage;
 use hostbuf_memory::FileMapping;
 use hostbuf_os::process;
+use hostbuf_staging::ThreadRange;
 
 use super::load_options::LoadOptions;
 use super::load_rounds::LoadRounds;
@@ -49,6 +50,7 @@ impl LoadOptions {
         paths: &[impl AsRef<Path>],
         observer: &(dyn Fn(&LoadProgress) + Sync),
     ) -> Result<EarlyLoad, LoadError> {
+        let _range = ThreadRange::named(|| format!("load {buffer}"));
         all_or_none(group, self.check())?;
         let hosts = Hosts::new(group)?;
         all_or_none(group, is_one_of_each_host(group, &hosts))?;

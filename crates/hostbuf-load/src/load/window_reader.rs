@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use hostbuf_staging::ReadAt;
+use hostbuf_staging::{RangeName, ReadAt, ThreadRange};
 
 use super::open_files::OpenFiles;
 use super::window_pieces::{self, WindowPiece};
@@ -72,6 +72,7 @@ impl WindowReader<'_> {
     fn read_piece(&self, piece: &WindowPiece) -> Result<(), LoadError> {
         let open = self.files.get(piece.file)?;
         let bytes = piece.bytes.end - piece.bytes.start;
+        let _range = ThreadRange::of_bytes(RangeName::ReadPiece, bytes as usize);
         // Past the page cache, the last page of a file is read whole. The bytes of its page in the
         // region belong to the file, since files begin at pages.
         let alignment = open.file.alignment();

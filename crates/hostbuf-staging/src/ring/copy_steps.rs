@@ -9,6 +9,8 @@ use super::ring_core::RingCore;
 use super::ring_slot::{RingSlot, SlotRecord};
 use crate::counters::{COPYING, PageWord};
 use crate::device::{CopyDevice, DeviceCopy, DeviceError};
+use crate::profiler_range::{ProfilerRange, ThreadRange};
+use crate::range_name::RangeName;
 use crate::slot_word::OwnedSlot;
 use crate::transfer::{HostSide, TransferError};
 
@@ -28,13 +30,20 @@ pub(super) enum Waited {
 
 impl<D: CopyDevice> RingCore<D> {
     /// Lets the device copy a slot.
-    pub(super) fn start_copy(&self, slot: &RingSlot<D::Event>, owned: OwnedSlot<'_>) {
-        let SlotRecord { transfer, .. } = slot.record(&owned);
+    pub(super) fn start_copy(&self, slot: &RingSlot<D::Event>, mut owned: OwnedSlot<'_>) {
+        let SlotRecord { transfer, number } = slot.record(&owned);
         self.stop_if_over(transfer);
         if transfer.is_stopped() {
             transfer.skip();
             return self.free(slot, owned);
         }
+        let name = match &transfer.endpoint {
+            HostSide::Source(_) => RangeName::CopyToDevice,
+            HostSide::Sink(_) => RangeName::CopyToHost,
+        };
+        let bytes = || transfer.plan.copies(*number).map(|part| part.bytes() as u64).sum();
+        let range = ProfilerRange::of_bytes(name, bytes);
+        slot.set_copy_range(&mut owned, Some(range));
         slot.set_copied(&owned, self.started.fetch_add(1, Ordering::Relaxed));
         self.counters.begin(COPYING);
         match self.start_copies(slot, &owned) {
@@ -120,7 +129,9 @@ impl<D: CopyDevice> RingCore<D> {
             return Waited::NoCopy;
         };
         self.device_wait.found();
+        let range = ThreadRange::new(RangeName::WaitForDevice);
         let waited = self.counters.time(PageWord::WaitingForDevice, || self.device.wait(&slot.event));
+        drop(range);
         self.device_wait.end();
         self.copied(slot, owned, waited);
         // The threads that sleep may wait for the next copy.
@@ -129,7 +140,8 @@ impl<D: CopyDevice> RingCore<D> {
     }
 
     /// Goes on with a slot that the device has copied, or has failed to copy.
-    fn copied(&self, slot: &RingSlot<D::Event>, owned: OwnedSlot<'_>, result: Result<(), DeviceError>) {
+    fn copied(&self, slot: &RingSlot<D::Event>, mut owned: OwnedSlot<'_>, result: Result<(), DeviceError>) {
+        slot.set_copy_range(&mut owned, None);
         if let Err(error) = result {
             return self.fail_copy(slot, owned, error);
         }
@@ -152,7 +164,8 @@ impl<D: CopyDevice> RingCore<D> {
     }
 
     /// Stops the transfer of a slot that the device has failed to copy.
-    fn fail_copy(&self, slot: &RingSlot<D::Event>, owned: OwnedSlot<'_>, error: DeviceError) {
+    fn fail_copy(&self, slot: &RingSlot<D::Event>, mut owned: OwnedSlot<'_>, error: DeviceError) {
+        slot.set_copy_range(&mut owned, None);
         self.counters.end(COPYING);
         let SlotRecord { transfer, number } = slot.record(&owned);
         let address = transfer.plan.part(*number, 0, 0).map_or(0, |part| part.address);

@@ -8,6 +8,8 @@ use super::ring_core::RingCore;
 use super::ring_slot::{RingSlot, SlotRecord};
 use crate::counters::PageWord;
 use crate::device::CopyDevice;
+use crate::profiler_range::ThreadRange;
+use crate::range_name::RangeName;
 use crate::read_write_at::{ReadAt, WriteAt, read_fully, write_fully};
 use crate::slot_word::{ClaimedPiece, OwnedSlot};
 use crate::transfer::{HostSide, TransferError, TransferState};
@@ -92,6 +94,7 @@ impl<D: CopyDevice> RingCore<D> {
         (into, needed): (&mut [u8], usize),
         offset: u64,
     ) -> bool {
+        let _range = ThreadRange::of_bytes(RangeName::ReadPiece, needed);
         match self.counters.time(PageWord::Reading, || read_fully(source, into, needed, offset)) {
             Ok(bytes) if bytes >= needed => return true,
             Ok(bytes) => transfer.stop(TransferError::UnexpectedEnd {
@@ -112,6 +115,7 @@ impl<D: CopyDevice> RingCore<D> {
 
     /// Writes bytes to the sink of a transfer, or stops the transfer.
     pub(super) fn write(&self, transfer: &TransferState, sink: &dyn WriteAt, from: &[u8], offset: u64) {
+        let _range = ThreadRange::of_bytes(RangeName::WritePiece, from.len());
         if let Err((bytes, error)) = self.counters.time(PageWord::Writing, || write_fully(sink, from, offset))
         {
             transfer.stop(TransferError::Io {

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::profiler_range::ProfilerRange;
 use crate::slot_word::{ClaimedPiece, OwnedSlot, SlotWord};
 use crate::transfer::TransferState;
 
@@ -28,12 +29,15 @@ pub(super) struct RingSlot<E> {
     /// The place of the last copy in the order of all copies of the ring.
     copied: AtomicU64,
     record: UnsafeCell<Option<SlotRecord>>,
+    /// The range of the copy, in the timeline of a profiler.
+    copy_range: UnsafeCell<Option<ProfilerRange>>,
     memory: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: only the owner of the slot writes the record, and only threads with a piece read it; no
-// thread has both at a time. The same holds for the memory, which exists as long as the ring.
+// thread has both at a time. The same holds for the memory, which exists as long as the ring. Only
+// the owner accesses the range.
 unsafe impl<E: Send + Sync> Sync for RingSlot<E> {}
 // SAFETY: the parts may be used by any thread.
 unsafe impl<E: Send> Send for RingSlot<E> {}
@@ -44,8 +48,8 @@ impl<E> RingSlot<E> {
     /// # Safety
     /// Nobody else accesses the `bytes` of memory as long as the slot exists.
     pub(super) unsafe fn new(memory: NonNull<u8>, bytes: usize, event: E) -> RingSlot<E> {
-        let (state, record) = (SlotWord::new(), UnsafeCell::new(None));
-        RingSlot { state, event, copied: AtomicU64::new(0), record, memory, bytes }
+        let (state, record, copy_range) = (SlotWord::new(), UnsafeCell::new(None), UnsafeCell::new(None));
+        RingSlot { state, event, copied: AtomicU64::new(0), record, copy_range, memory, bytes }
     }
 
     /// Returns the record of the present turn.
@@ -74,6 +78,12 @@ impl<E> RingSlot<E> {
     ) -> Option<SlotRecord> {
         // SAFETY: the caller owns the slot, and has no reference to the record.
         std::mem::replace(unsafe { &mut *self.record.get() }, record)
+    }
+
+    /// Begins or ends the range of the copy.
+    pub(super) fn set_copy_range(&self, _owned: &mut OwnedSlot<'_>, range: Option<ProfilerRange>) {
+        // SAFETY: the caller owns the slot, and nobody has a reference to the range.
+        unsafe { *self.copy_range.get() = range };
     }
 
     /// Returns the memory of a piece.

@@ -13,6 +13,8 @@ use super::ring_core::RingCore;
 use crate::counters::PageWord;
 use crate::device::CopyDevice;
 use crate::file::with_slot_memory;
+use crate::profiler_range::ThreadRange;
+use crate::range_name::RangeName;
 
 /// The number of times that a thread looks for work before it sleeps.
 const LOOKS: u32 = 16;
@@ -42,8 +44,14 @@ pub(super) fn work<D: CopyDevice>(core: &RingCore<D>) {
         let sleep = || core.signal.wait(epoch);
         match core.wait_for_device() {
             Waited::Again => {}
-            Waited::Beside if core.has_chunks() => core.counters.time(PageWord::WaitingForDevice, sleep),
-            Waited::NoCopy if core.has_chunks() => core.counters.time(PageWord::WaitingForSlot, sleep),
+            Waited::Beside if core.has_chunks() => {
+                let _range = ThreadRange::new(RangeName::WaitForDevice);
+                core.counters.time(PageWord::WaitingForDevice, sleep);
+            }
+            Waited::NoCopy if core.has_chunks() => {
+                let _range = ThreadRange::new(RangeName::WaitForSlot);
+                core.counters.time(PageWord::WaitingForSlot, sleep);
+            }
             Waited::Beside | Waited::NoCopy => sleep(),
         }
     }

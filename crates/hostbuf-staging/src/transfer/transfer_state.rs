@@ -12,6 +12,7 @@ use super::gather_plan::GatherPlan;
 use super::transfer_error::TransferError;
 use super::transfer_plan::TransferPlan;
 use crate::counters::{ACTIVE, CounterPage};
+use crate::profiler_range::ProfilerRange;
 use crate::read_write_at::{ReadAt, WriteAt};
 
 /// The side of the host, which says in which direction a transfer goes.
@@ -28,6 +29,14 @@ impl HostSide {
         match self {
             HostSide::Source(source) => source.name(),
             HostSide::Sink(sink) => sink.name(),
+        }
+    }
+
+    /// Returns what a transfer does with the source or sink.
+    fn verb(&self) -> &'static str {
+        match self {
+            HostSide::Source(_) => "read",
+            HostSide::Sink(_) => "write",
         }
     }
 
@@ -66,15 +75,19 @@ struct TransferOutcome {
     waker: Option<Waker>,
     /// An object that is dropped at the end, for which a stream waits.
     held: Option<Box<dyn Send + Sync>>,
+    /// The range of the transfer, in the timeline of a profiler.
+    range: Option<ProfilerRange>,
 }
 
 impl TransferState {
     pub(crate) fn new(endpoint: HostSide, plan: TransferPlan, counters: Arc<CounterPage>) -> TransferState {
         let chunks = plan.chunks();
         let words = chunks.div_ceil(64) as usize;
-        if chunks > 0 {
+        let range = (chunks > 0).then(|| {
             counters.begin(ACTIVE);
-        }
+            let name = || format!("{} {}", endpoint.verb(), endpoint.name());
+            ProfilerRange::named(name, plan.bytes())
+        });
         TransferState {
             endpoint,
             plan,
@@ -83,7 +96,11 @@ impl TransferState {
             unfinished: AtomicU64::new(chunks),
             landed: (0..words).map(|_| AtomicU64::new(0)).collect(),
             is_stopped: AtomicBool::new(false),
-            outcome: Mutex::new(TransferOutcome { is_over: chunks == 0, ..TransferOutcome::default() }),
+            outcome: Mutex::new(TransferOutcome {
+                is_over: chunks == 0,
+                range,
+                ..TransferOutcome::default()
+            }),
             ended: Condvar::new(),
             counters,
         }
@@ -169,6 +186,7 @@ impl TransferState {
         let (waker, held) = {
             let mut outcome = self.outcome.lock().ignore_poison();
             outcome.is_over = true;
+            outcome.range = None;
             (take(&mut outcome.waker), take(&mut outcome.held))
         };
         drop(held);
