@@ -15,6 +15,7 @@ mod rings;
 mod shared_memory;
 mod stream_transfers;
 mod streams;
+mod thread_streams;
 mod topology;
 
 use std::sync::Arc;

@@ -210,7 +210,7 @@ fn a_broken_context_ends_a_ring_with_one_error() {
 }
 
 /// Destroys the primary context of a GPU, as another part of the program can.
-fn reset(gpu: &CudaGpu) {
+pub(super) fn reset(gpu: &CudaGpu) {
     // SAFETY: nothing else uses the context; objects of it end with errors.
     let result = unsafe { sys::cuDevicePrimaryCtxReset_v2(gpu.ordinal() as i32) };
     assert_eq!(result, sys::CUresult::CUDA_SUCCESS);
