@@ -5,19 +5,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use hostbuf_os::poison::IgnorePoison;
-use hostbuf_staging::{
-    Backend, CopyDevice, DeviceTarget, FileOptions, Ring, Transfer, cached_pages, drop_cached_pages,
-};
+use hostbuf_staging::{Backend, DeviceTarget, FileOptions, cached_pages, drop_cached_pages};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 #[cfg(feature = "cuda")]
-use crate::gpu_rings;
+use crate::gpu_transfers::{self, TransferStreams};
 use crate::host_ring;
 use crate::pool_error::invalid;
 use crate::running_transfer::RunningTransfer;
 use crate::transfer::{TransferHandle, wait_for_end};
 use crate::transfer_array::{ArrayTarget, KeptArray, release_left};
+use crate::transfer_direction::TransferDirection;
 use crate::transfer_error::transfer_raised;
 use crate::transfer_file::TransferFile;
 
@@ -31,13 +30,6 @@ pub struct FileHandle {
 /// of its GPU, and the handle of the stream whose work comes before the transfer.
 type ArrayArgument = (Py<PyAny>, u64, u64, Option<u32>, Option<usize>);
 
-/// The direction of a transfer.
-#[derive(Clone, Copy)]
-enum TransferDirection {
-    Read,
-    Write,
-}
-
 impl FileHandle {
     fn open_file(&self) -> PyResult<Arc<TransferFile>> {
         let file = self.file.lock().ignore_poison();
@@ -48,8 +40,9 @@ impl FileHandle {
         &self,
         py: Python<'_>,
         direction: TransferDirection,
-        (object, address, bytes, gpu, stream): ArrayArgument,
+        (object, address, bytes, gpu, before): ArrayArgument,
         offset: u64,
+        order: Option<usize>,
     ) -> PyResult<TransferHandle> {
         release_left(py);
         let file = self.open_file()?;
@@ -63,15 +56,13 @@ impl FileHandle {
             }
             #[cfg(feature = "cuda")]
             Some(gpu) => {
-                let ring = gpu_rings::of_gpu(py, gpu)?;
-                if let Some(handle) = stream {
-                    gpu_rings::wait_for_stream(py, &ring, handle)?;
-                }
-                py.detach(|| direction.start(&ring, &file, target, offset))
+                let ring = crate::gpu_rings::of_gpu(py, gpu)?.ring;
+                let streams = TransferStreams { before, order };
+                gpu_transfers::start(py, &ring, &file, (direction, target, offset), streams)?
             }
             #[cfg(not(feature = "cuda"))]
             Some(_) => {
-                let _ = stream;
+                let _ = (before, order);
                 let what = String::from("transfers to a GPU");
                 let why = String::from("this build of hostbuf has no support for CUDA");
                 return Err(crate::error::raised(py, hostbuf::Error::Unsupported { what, why }));
@@ -80,21 +71,6 @@ impl FileHandle {
         let running = RunningTransfer::new(transfer, kept, file.failure.clone());
         file.add(&running);
         Ok(TransferHandle::new(running))
-    }
-}
-
-impl TransferDirection {
-    fn start<D: CopyDevice>(
-        self,
-        ring: &Ring<D>,
-        file: &TransferFile,
-        target: DeviceTarget,
-        offset: u64,
-    ) -> Transfer {
-        match self {
-            TransferDirection::Read => file.file.pread(ring, target, offset),
-            TransferDirection::Write => file.file.pwrite(ring, target, offset),
-        }
     }
 }
 
@@ -107,12 +83,24 @@ impl FileHandle {
         Ok(FileHandle { file: Mutex::new(Some(TransferFile::new(file))) })
     }
 
-    fn read(&self, py: Python<'_>, array: ArrayArgument, offset: u64) -> PyResult<TransferHandle> {
-        self.start(py, TransferDirection::Read, array, offset)
+    fn read(
+        &self,
+        py: Python<'_>,
+        array: ArrayArgument,
+        offset: u64,
+        order: Option<usize>,
+    ) -> PyResult<TransferHandle> {
+        self.start(py, TransferDirection::Read, array, offset, order)
     }
 
-    fn write(&self, py: Python<'_>, array: ArrayArgument, offset: u64) -> PyResult<TransferHandle> {
-        self.start(py, TransferDirection::Write, array, offset)
+    fn write(
+        &self,
+        py: Python<'_>,
+        array: ArrayArgument,
+        offset: u64,
+        order: Option<usize>,
+    ) -> PyResult<TransferHandle> {
+        self.start(py, TransferDirection::Write, array, offset, order)
     }
 
     fn size(&self) -> PyResult<u64> {

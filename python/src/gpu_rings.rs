@@ -3,17 +3,23 @@
 
 use std::sync::{Arc, Mutex};
 
-use hostbuf_cuda::{CudaContext, CudaError, CudaEvent, Driver};
+use hostbuf_cuda::{CudaStream, Driver};
 use hostbuf_os::forking::hold_around_fork;
 use hostbuf_os::poison::IgnorePoison;
-use hostbuf_staging::{CudaDevice, Ring};
+use hostbuf_staging::{CudaDevice, Ring, RingError};
 use pyo3::prelude::*;
 
 use crate::pool_error::gpu_raised;
-use crate::pool_gpu_stream::borrowed;
 use crate::transfer_error::ring_raised;
 
-type GpuRing = Arc<Ring<CudaDevice>>;
+/// The ring of a GPU.
+#[derive(Clone)]
+pub struct GpuRing {
+    pub ring: Arc<Ring<CudaDevice>>,
+    /// The stream that libraries let wait for their work on an array. It is not that of the ring,
+    /// since their work may wait for a transfer of the ring.
+    array_stream: Arc<CudaStream>,
+}
 
 static GPUS: Mutex<Vec<(u32, GpuRing)>> = Mutex::new(Vec::new());
 
@@ -23,37 +29,36 @@ pub fn of_gpu(py: Python<'_>, gpu: u32) -> PyResult<GpuRing> {
     let known = || {
         let rings = GPUS.lock().ignore_poison();
         let found = rings.iter().find(|(number, _)| *number == gpu).map(|(_, ring)| ring.clone());
-        found.filter(|ring| ring.is_usable())
+        found.filter(|known| known.ring.is_usable())
     };
     if let Some(known) = py.detach(known) {
         return Ok(known);
     }
     let gpu_of_process = py.detach(|| Driver::find()?.gpu(gpu)).map_err(|error| gpu_raised(py, &error))?;
-    let made = py.detach(|| {
-        let ring = Ring::of_gpu(&gpu_of_process)?;
+    let ring =
+        py.detach(|| Ring::of_gpu(&gpu_of_process)).map_err(|error: RingError| ring_raised(py, error))?;
+    let made = py.detach(|| CudaStream::new(ring.device().stream().context()));
+    let array_stream = Arc::new(made.map_err(|error| gpu_raised(py, &error))?);
+    let own = GpuRing { ring, array_stream };
+    Ok(py.detach(|| {
         let mut rings = GPUS.lock().ignore_poison();
-        let (ended, mut kept): (Vec<_>, Vec<_>) =
+        let (of_gpu, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut *rings).into_iter().partition(|(number, _)| *number == gpu);
-        kept.push((gpu, ring.clone()));
         *rings = kept;
+        // Another thread may have made one meanwhile, and may use its stream.
+        let usable = of_gpu.iter().find(|(_, known)| known.ring.is_usable());
+        let kept = usable.map_or(own, |(_, known)| known.clone());
+        rings.push((gpu, kept.clone()));
         drop(rings);
         // A ring that has ended is dropped without the lock.
-        drop(ended);
-        Ok(ring)
-    });
-    made.map_err(|error| ring_raised(py, error))
+        drop(of_gpu);
+        kept
+    }))
 }
 
-/// Returns the handle of the stream in which the ring of a GPU copies.
+/// Returns the handle of the stream that libraries let wait for their work on an array, before a
+/// transfer of it. It stays until the ring of the GPU has ended.
 #[pyfunction]
-pub fn ring_stream(py: Python<'_>, gpu: u32) -> PyResult<usize> {
-    Ok(of_gpu(py, gpu)?.device().stream().handle().0)
-}
-
-/// Lets the ring wait for the work that the stream `handle` has now.
-pub fn wait_for_stream(py: Python<'_>, ring: &Ring<CudaDevice>, handle: usize) -> PyResult<()> {
-    let stream = ring.device().stream();
-    let context: &CudaContext = stream.context();
-    let waits = py.detach(|| stream.wait(&CudaEvent::after(&borrowed(context, handle)?)?));
-    waits.map_err(|error: CudaError| gpu_raised(py, &error))
+pub fn array_stream(py: Python<'_>, gpu: u32) -> PyResult<usize> {
+    Ok(of_gpu(py, gpu)?.array_stream.handle().0)
 }

@@ -8,6 +8,8 @@ mod file;
 mod fill;
 #[cfg(feature = "cuda")]
 mod gpu_rings;
+#[cfg(feature = "cuda")]
+mod gpu_transfers;
 mod handle;
 mod host_ring;
 #[cfg(feature = "cuda")]
@@ -34,6 +36,7 @@ mod register;
 mod running_transfer;
 mod transfer;
 mod transfer_array;
+mod transfer_direction;
 mod transfer_error;
 mod transfer_file;
 mod writers;

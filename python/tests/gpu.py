@@ -219,6 +219,43 @@ class Gpu(unittest.TestCase):
                 self.assertTrue(np.array_equal(np.fromfile(f"{folder}/doubled"), doubled))
 
     @unittest.skipIf(torch is None, "there is no PyTorch")
+    def test_files_in_the_order_of_a_stream_of_torch(self) -> None:
+        numbers = np.arange(8 * MIB, dtype="f4")
+        with tempfile.TemporaryDirectory() as folder:
+            numbers.tofile(f"{folder}/numbers")
+            stream = torch.cuda.Stream()
+            with hostbuf.File(f"{folder}/numbers") as file, hostbuf.File(f"{folder}/copy", "w") as copy:
+                with torch.cuda.stream(stream):
+                    tensor, other = (torch.zeros(numbers.size, device="cuda") for _ in range(2))
+                    transfers = []
+                    for _ in range(10):
+                        tensor.zero_()
+                        transfers.append(file.pread(tensor, stream=stream))
+                        tensor += 1
+                        transfers.append(copy.pwrite(tensor, stream=stream))
+                        tensor.fill_(-1)
+                    # The work on this tensor waits for the transfers, and this one for that work.
+                    other.fill_(-1)
+                    transfers.append(file.pread(other))
+                for transfer in transfers:
+                    self.assertEqual(transfer.get(), numbers.nbytes)
+            self.assertTrue(np.array_equal(other.cpu().numpy(), numbers))
+            self.assertTrue(np.array_equal(np.fromfile(f"{folder}/copy", "f4"), numbers + 1))
+
+    @unittest.skipIf(cupy is None, "there is no CuPy")
+    def test_files_in_the_order_of_a_stream_of_cupy(self) -> None:
+        numbers = np.arange(MIB, dtype="f4")
+        with tempfile.TemporaryDirectory() as folder:
+            numbers.tofile(f"{folder}/numbers")
+            stream = cupy.cuda.Stream(non_blocking=True)
+            with hostbuf.File(f"{folder}/numbers") as file, stream:
+                array = cupy.zeros(numbers.size, "f4")
+                transfer = file.pread(array, stream=stream)
+                array += 1
+                self.assertTrue(np.array_equal(cupy.asnumpy(array, stream=stream), numbers + 1))
+                self.assertEqual(transfer.get(), numbers.nbytes)
+
+    @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_files_of_tensors_go_to_the_gpu(self) -> None:
         arrays = {"wide": np.random.default_rng(3).random((300, 5000)), "small": np.arange(7.0), "empty": np.zeros((0, 3))}
         with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,13 @@ from typing import Any
 
 import hostbuf
 from gpu_blocks import PENDING, Cuda, driver_is_loaded, eventually, pending
+from hostbuf._array_memory import _DLManagedTensorVersioned
 
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+# A capsule keeps the pointer.
+_CAPSULE_NAME = b"dltensor_versioned"
 # More than a ring has memory.
 NUMBERS = bytes(range(256)) * 4096 * 40
 
@@ -33,6 +39,7 @@ class DeviceArray:
         self.address, self.size, self.stream = address.value, size, stream
         self.strides: "tuple[int, ...] | None" = None
         self.readonly = False
+        self.described: list[Any] = []
 
     @property
     def __cuda_array_interface__(self) -> "dict[str, Any]":
@@ -44,6 +51,39 @@ class DeviceArray:
             "strides": self.strides,
             "stream": self.stream,
         }
+
+
+class DlpackArray:
+    """Memory of the GPU that describes itself by DLPack, of a library that works on one stream."""
+
+    def __init__(self, cuda: Cuda, array: DeviceArray, stream: int) -> None:
+        self.cuda, self.array, self.stream = cuda, array, stream
+        self.asked: list[int] = []
+
+    def __dlpack_device__(self) -> "tuple[int, int]":
+        return 2, 0
+
+    def __dlpack__(self, *, stream: int) -> Any:
+        """Lets ``stream`` wait for the library's work, as the protocol demands."""
+        self.asked.append(stream)
+        event = ctypes.c_void_p()
+        self.cuda.call("cuEventCreate", ctypes.byref(event), 2)
+        self.cuda.call("cuEventRecord", event, ctypes.c_void_p(self.stream))
+        self.cuda.call("cuStreamWaitEvent", ctypes.c_void_p(stream), event, 0)
+        self.cuda.call("cuEventDestroy_v2", event)
+        return capsule(self.array)
+
+
+def capsule(array: DeviceArray) -> Any:
+    """Makes a capsule of DLPack that keeps nothing: its array lives longer."""
+    tensor = _DLManagedTensorVersioned()
+    shape = (ctypes.c_int64 * 1)(array.size)
+    tensor.major, tensor.minor = 1, 0
+    tensor.dl_tensor.data, tensor.dl_tensor.device_type, tensor.dl_tensor.ndim = array.address, 2, 1
+    tensor.dl_tensor.code, tensor.dl_tensor.bits, tensor.dl_tensor.lanes = 1, 8, 1
+    tensor.dl_tensor.shape = shape
+    array.described.append((tensor, shape))
+    return _new_capsule(ctypes.addressof(tensor), _CAPSULE_NAME, None)
 
 
 def wait_for_copy(array: DeviceArray) -> None:
@@ -89,6 +129,78 @@ class GpuFiles(unittest.TestCase):
             with pool.acquire_gpu(token) as frame, hostbuf.File(self.folder / "copy", "w") as file:
                 self.assertEqual(file.write(frame), 1000000)
         self.assertEqual((self.folder / "copy").read_bytes(), NUMBERS[:1000000])
+
+    def test_a_stream_waits_for_a_transfer_and_a_transfer_for_its_stream(self) -> None:
+        class Stream:
+            def __init__(self, name: str, handle: int) -> None:
+                if name == "__cuda_stream__":
+                    self.__cuda_stream__ = lambda: (0, handle)
+                else:
+                    setattr(self, name, handle)
+
+        first, second = DeviceArray(self.cuda, len(NUMBERS)), DeviceArray(self.cuda, len(NUMBERS), self.stream)
+        streams = [self.stream, *(Stream(name, self.stream) for name in ("__cuda_stream__", "cuda_stream", "ptr"))]
+        for stream in streams:
+            with hostbuf.File(self.path) as file, hostbuf.File(self.folder / "copy", "w") as copy:
+                read = file.pread(first, stream=stream)
+                # This copy is work of the stream, which the caller need not order.
+                self.assertEqual(self.content(first), NUMBERS)
+                self.cuda.write(second.address, NUMBERS[::-1], self.stream)
+                written = copy.pwrite(second, stream=stream)
+                # The stream changes the array when it has been written.
+                self.cuda.write(second.address, bytes(len(NUMBERS)), self.stream)
+                self.assertEqual((read.get(), written.get()), (len(NUMBERS), len(NUMBERS)))
+            self.assertEqual((self.folder / "copy").read_bytes(), NUMBERS[::-1])
+            self.cuda.write(first.address, bytes(len(NUMBERS)), self.stream)
+
+    def test_a_stream_goes_on_after_a_transfer_that_fails(self) -> None:
+        array = DeviceArray(self.cuda, len(NUMBERS) + 1)
+        with hostbuf.File(self.path) as file:
+            transfer = file.pread(array, stream=self.stream)
+            # Parts of the array have any content.
+            self.content(array)
+            with self.assertRaises(hostbuf.EndOfFileError):
+                transfer.get()
+
+    def test_a_library_lets_the_given_stream_wait(self) -> None:
+        other = self.cuda.stream()
+        array = DlpackArray(self.cuda, DeviceArray(self.cuda, len(NUMBERS)), other)
+        with hostbuf.File(self.path) as file:
+            transfer = file.pread(array, stream=self.stream)
+            self.assertEqual(self.content(array.array), NUMBERS)
+            self.assertEqual(transfer.get(), len(NUMBERS))
+            file.read(array)
+            file.pread(array, stream=0).get()
+        # Handle 0 has another name in DLPack.
+        self.assertEqual((array.asked[0], array.asked[2]), (self.stream, 1))
+        self.assertNotIn(array.asked[1], (0, 1, self.stream, other))
+
+    def test_a_stream_orders_no_transfer_of_the_host(self) -> None:
+        with hostbuf.File(self.path) as file:
+            with self.assertRaisesRegex(hostbuf.InvalidError, "memory of the host, and a stream orders"):
+                file.pread(bytearray(10), stream=self.stream)
+            for stream in ("7", object()):
+                with self.assertRaises(TypeError):
+                    file.pread(DeviceArray(self.cuda, 10), stream=stream)
+
+    @unittest.skipIf(PENDING is None, "only the fake driver leaves copies incomplete")
+    def test_work_on_an_array_may_wait_for_an_earlier_transfer(self) -> None:
+        first, second = (DeviceArray(self.cuda, len(NUMBERS)) for _ in range(2))
+        by_dlpack = DlpackArray(self.cuda, second, self.stream)
+        second.stream = self.stream
+        with hostbuf.File(self.path) as file:
+            for array in (second, by_dlpack):
+                with pending():
+                    # The ring is full, and copies the rest of the first array later.
+                    transfers = [file.pread(first, stream=self.stream)]
+                    wait_for_copy(first)
+                    transfers.append(file.pread(array))
+                    self.assertFalse(transfers[0].done())
+                for transfer in transfers:
+                    self.assertEqual(transfer.get(), len(NUMBERS))
+                self.assertEqual((self.content(first), self.content(second)), (NUMBERS, NUMBERS))
+                for written in (first, second):
+                    self.cuda.write(written.address, bytes(len(NUMBERS)), self.stream)
 
     def test_invalid_arrays(self) -> None:
         array = DeviceArray(self.cuda, 100)

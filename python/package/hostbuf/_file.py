@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from . import _hostbuf
 from ._error import InvalidError
-from ._transfer_memory import transfer_memory
+from ._streams import handle_of
+from ._transfer_memory import TransferMemory, transfer_memory
 from ._waits import loop_wait
 
 _FLAGS = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT | os.O_TRUNC}
@@ -191,24 +192,32 @@ class File:
         """Returns the number of the file's descriptor."""
         return self._handle.fileno()
 
-    def pread(self, out: Any, offset: int = 0, size: int | None = None) -> Transfer:
+    def pread(self, out: Any, offset: int = 0, size: int | None = None, *, stream: Any = None) -> Transfer:
         """Starts to read bytes of the file into an array.
 
         Args:
             out: the array. If the transfer fails, the rest of it has any content.
             offset: the offset of the first byte in the file.
             size: the number of bytes, by default all of the array's.
+            stream: a stream of the array's GPU, in whose order the bytes are read: the transfer
+                begins after the work that the stream has now, and the stream's later work waits
+                for it, also if it fails. A stream of PyTorch or CuPy, an object with
+                ``__cuda_stream__``, or a handle as a number. By default the transfer begins after
+                the work on the array, and no stream waits for it.
 
         Raises:
-            InvalidError: the array is not contiguous, is read-only, or is too short.
-            TypeError: it is no array.
+            InvalidError: the array is not contiguous, is read-only, or is too short; there is a
+                stream, and the array lies in memory of the host.
+            TypeError: it is no array, or no stream.
             GpuError: there is no driver, or the process does not see the GPU.
+            UnsupportedError: the stream is being captured.
             ValueError: the file is closed.
         """
-        memory = transfer_memory(out, size, True)
-        return Transfer(self._handle.read(memory, _checked(offset)), memory.nbytes)
+        order = None if stream is None else handle_of(stream)
+        memory = _memory(out, size, True, order)
+        return Transfer(self._handle.read(memory, _checked(offset), order), memory.nbytes)
 
-    def pwrite(self, data: Any, offset: int = 0, size: int | None = None) -> Transfer:
+    def pwrite(self, data: Any, offset: int = 0, size: int | None = None, *, stream: Any = None) -> Transfer:
         """Starts to write an array to the file. The bytes are written in any order;
         :meth:`sync` makes them durable.
 
@@ -216,18 +225,23 @@ class File:
             data: the array, which may be read-only.
             offset: the offset of the first byte in the file.
             size: the number of bytes, by default all of the array's.
+            stream: a stream of the array's GPU, in whose order the bytes are written: as for
+                :meth:`pread`. The stream's later work may change the array.
 
         Raises:
             io.UnsupportedOperation: the file is open for reading only.
-            InvalidError: the array is not contiguous, or is too short.
-            TypeError: it is no array.
+            InvalidError: the array is not contiguous, or is too short; there is a stream, and the
+                array lies in memory of the host.
+            TypeError: it is no array, or no stream.
             GpuError: there is no driver, or the process does not see the GPU.
+            UnsupportedError: the stream is being captured.
             ValueError: the file is closed.
         """
         if self._mode == "r":
             raise io.UnsupportedOperation(f'not writable: {self._path} is open with mode "r"')
-        memory = transfer_memory(data, size, False)
-        return Transfer(self._handle.write(memory, _checked(offset)), memory.nbytes)
+        order = None if stream is None else handle_of(stream)
+        memory = _memory(data, size, False, order)
+        return Transfer(self._handle.write(memory, _checked(offset), order), memory.nbytes)
 
     def read(self, out: Any, offset: int = 0, size: int | None = None) -> int:
         """Reads bytes of the file into an array, and returns their number: ``pread().get()``."""
@@ -251,6 +265,13 @@ class File:
                 result, and to which there is no reference.
         """
         self._handle.close(False)
+
+
+def _memory(array: Any, size: int | None, writable: bool, order: int | None) -> TransferMemory:
+    memory = transfer_memory(array, size, writable, order)
+    if order is not None and memory.gpu is None:
+        raise InvalidError("the array lies in memory of the host, and a stream orders transfers of a GPU: leave it out", "Invalid")
+    return memory
 
 
 def _checked(offset: int) -> int:

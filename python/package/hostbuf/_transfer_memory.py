@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from . import _hostbuf
 from ._array_memory import ArrayMemory, host_memory, of_capsule, of_description
 from ._error import InvalidError, UnsupportedError
+from ._streams import LEGACY
 
 # kDLCUDA, and kDLCUDAManaged for memory that host and GPU share.
 _GPU_DEVICES = (2, 13)
@@ -29,8 +30,9 @@ class TransferMemory(NamedTuple):
     """The stream whose work on the memory comes before the transfer, or None."""
 
 
-def transfer_memory(array: Any, size: int | None, writable: bool) -> TransferMemory:
-    """Returns the memory of the first ``size`` bytes of an array, or of all of it.
+def transfer_memory(array: Any, size: int | None, writable: bool, order: int | None = None) -> TransferMemory:
+    """Returns the memory of the first ``size`` bytes of an array, or of all of it. ``order`` is the
+    handle of the stream in whose order the transfer takes place, if there is one.
 
     Raises:
         TypeError: the object has no protocol of arrays.
@@ -39,7 +41,7 @@ def transfer_memory(array: Any, size: int | None, writable: bool) -> TransferMem
     """
     if writable and type(array).__module__.partition(".")[0] in _IMMUTABLE:
         raise InvalidError("the array is one of JAX, which are immutable: read the file into an array of numpy or PyTorch", "Invalid")
-    memory, gpu, stream = _described(array)
+    memory, gpu, stream = _described(array, order)
     if not _is_dense(memory):
         raise InvalidError(
             f"the array of shape {memory.shape} and strides {memory.strides} is not contiguous: use a contiguous copy, "
@@ -55,14 +57,16 @@ def transfer_memory(array: Any, size: int | None, writable: bool) -> TransferMem
     return TransferMemory(memory.owner, memory.start, size, gpu, stream)
 
 
-def _described(array: Any) -> tuple[ArrayMemory, int | None, int | None]:
+def _described(array: Any, order: int | None) -> tuple[ArrayMemory, int | None, int | None]:
     if isinstance(getattr(array, "__array_interface__", None), dict):
         return host_memory(array), None, None
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         kind, number = array.__dlpack_device__()
         if kind in _GPU_DEVICES:
-            # The library lets this stream wait for its own work on the array.
-            return of_capsule(array, stream=_ring_stream(number)), number, None
+            # The library lets this stream wait for its own work on the array. It must not be the
+            # stream in which the ring copies: the work may wait for a transfer of the ring.
+            stream = _array_stream(number) if order is None else order
+            return of_capsule(array, stream=stream or LEGACY), number, stream
         return host_memory(array), None, None
     described = getattr(array, "__cuda_array_interface__", None)
     if described is not None:
@@ -71,10 +75,10 @@ def _described(array: Any) -> tuple[ArrayMemory, int | None, int | None]:
     return host_memory(array), None, None
 
 
-def _ring_stream(gpu: int) -> int:
-    if not hasattr(_hostbuf, "ring_stream"):
+def _array_stream(gpu: int) -> int:
+    if not hasattr(_hostbuf, "array_stream"):
         raise UnsupportedError("this build of hostbuf has no support for CUDA", "Unsupported")
-    return _hostbuf.ring_stream(gpu)
+    return _hostbuf.array_stream(gpu)
 
 
 def _gpu_of(array: Any) -> int:
