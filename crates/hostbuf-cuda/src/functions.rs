@@ -92,6 +92,7 @@ function_group! {
         copy_to_device: "cuMemcpyHtoDAsync_v2" (sys::CUdeviceptr, *const c_void, usize, sys::CUstream);
         copy_to_host: "cuMemcpyDtoHAsync_v2" (*mut c_void, sys::CUdeviceptr, usize, sys::CUstream);
         copy_on_device: "cuMemcpyDtoDAsync_v2" (sys::CUdeviceptr, sys::CUdeviceptr, usize, sys::CUstream);
+        copy_rows: "cuMemcpy2DAsync_v2" (*const sys::CUDA_MEMCPY2D, sys::CUstream);
     }
 }
 

@@ -5,7 +5,7 @@
 //! | driver | [`Driver`] | libcuda, loaded by the first call that asks for it, and never before |
 //! | device | [`CudaGpu`] | a GPU that the process sees, with its [`GpuUuid`] and [`GpuFeature`]s |
 //! | context | [`CudaContext`] | the primary context of a GPU, released by its last user |
-//! | work | [`CudaStream`], [`BorrowedStream`], [`CopyBatch`], [`CudaEvent`] | copies, and the order between them, also between processes |
+//! | work | [`CudaStream`], [`BorrowedStream`], [`CopyBatch`], [`PitchedCopy`], [`CudaEvent`] | copies, and the order between them, also between processes |
 //! | threads and streams | [`BorrowedStream::call_after`], [`StreamWord`] | threads that wait for a stream, and streams that wait for a thread |
 //! | host memory | [`CurrentContext::register_host`], [`PageLockedMemory`] | memory that GPUs copy at full speed |
 //! | memory of a GPU | [`DeviceMemory`] | for this process |
@@ -39,6 +39,7 @@ mod ipc_memory;
 mod mapped_memory;
 mod page_locked_memory;
 mod physical_memory;
+mod pitched_copy;
 mod stream_order;
 mod stream_word;
 #[cfg(test)]
@@ -64,6 +65,7 @@ pub use ipc_memory::IpcMemory;
 pub use mapped_memory::MappedMemory;
 pub use page_locked_memory::PageLockedMemory;
 pub use physical_memory::PhysicalMemory;
+pub use pitched_copy::PitchedCopy;
 pub use stream_word::StreamWord;
 pub use virtual_range::VirtualRange;
 

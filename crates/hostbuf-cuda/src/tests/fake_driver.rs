@@ -372,6 +372,19 @@ fake_functions! {
         fake.operands = vec![to, from, bytes as u64, stream as u64];
         SUCCESS
     };
+    "cuMemcpy2DAsync_v2": copy_rows(copy: *const sys::CUDA_MEMCPY2D, stream: sys::CUstream) = |fake| {
+        // SAFETY: the caller passes a pointer to a variable.
+        let copy = unsafe { copy.read() };
+        let types = (copy.srcMemoryType, copy.dstMemoryType);
+        let (host, gpu) = (sys::CUmemorytype::CU_MEMORYTYPE_HOST, sys::CUmemorytype::CU_MEMORYTYPE_DEVICE);
+        if types != (host, gpu) || [copy.srcXInBytes, copy.srcY, copy.dstXInBytes, copy.dstY] != [0; 4] {
+            return INVALID_VALUE;
+        }
+        let (to, from) = (copy.dstDevice, copy.srcHost as u64);
+        let sizes = [copy.srcPitch, copy.dstPitch, copy.WidthInBytes, copy.Height].map(|size| size as u64);
+        fake.operands = [&[to, from][..], &sizes, &[stream as u64]].concat();
+        SUCCESS
+    };
     "cuMemcpyBatchAsync_v2": batch(
         to: *const u64,
         from: *const u64,

@@ -11,6 +11,7 @@ mod host_memory;
 mod logged_errors;
 mod lost_contexts;
 mod old_drivers;
+mod pitched_copies;
 mod shared_memory;
 mod stream_order;
 mod thread_streams;
