@@ -31,7 +31,7 @@ pub use counters::{RingCounters, RingStatus, StagingBound};
 #[cfg(feature = "cuda")]
 pub use device::CudaDevice;
 pub use device::{
-    BeginTransfer, CopyDevice, DeviceBuffer, DeviceCopy, DeviceError, DeviceTarget, HostDevice,
+    BeginTransfer, CopyDevice, DeviceBuffer, DeviceCopy, DeviceError, DeviceRows, DeviceTarget, HostDevice,
     InvalidTarget, StreamDevice,
 };
 #[cfg(any(test, feature = "testing"))]

@@ -2,25 +2,9 @@
 
 #![allow(unsafe_code, reason = "the caller of a copy guarantees both sides")]
 
+use super::device_copy::DeviceCopy;
 use super::device_error::DeviceError;
-
-/// A copy between the host and a device.
-#[derive(Clone, Copy, Debug)]
-// Exhaustive: the operands of a copy.
-pub struct DeviceCopy {
-    /// The first byte of the host memory.
-    pub host: *mut u8,
-    /// The number of bytes.
-    pub bytes: usize,
-    /// The device's address of the first byte of its memory.
-    pub address: u64,
-}
-
-impl Default for DeviceCopy {
-    fn default() -> DeviceCopy {
-        DeviceCopy { host: std::ptr::null_mut(), bytes: 0, address: 0 }
-    }
-}
+use super::device_rows::DeviceRows;
 
 /// A device that copies between registered host memory and its own memory, in the order of the
 /// requests.
@@ -54,6 +38,20 @@ pub trait CopyDevice: Send + Sync + 'static {
     /// Until `done` is complete, the host memory is readable and nothing writes to it, and the
     /// memory of the device is used by nothing else.
     unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &Self::Event) -> Result<(), DeviceError>;
+
+    /// Starts copies of rows from host memory to the device, and records `done` behind them. The
+    /// default starts a copy for each row; a device that copies rows by one request overrides it.
+    ///
+    /// # Errors
+    /// As [`copy_to_device`](CopyDevice::copy_to_device).
+    ///
+    /// # Safety
+    /// As for [`copy_to_device`](CopyDevice::copy_to_device), for each of the rows.
+    unsafe fn copy_rows_to_device(&self, rows: &[DeviceRows], done: &Self::Event) -> Result<(), DeviceError> {
+        let copies: Vec<DeviceCopy> = rows.iter().flat_map(DeviceRows::copies).collect();
+        // SAFETY: the caller guarantees both sides of each row.
+        unsafe { self.copy_to_device(&copies, done) }
+    }
 
     /// Starts copies from the device to host memory, and records `done` behind them.
     ///

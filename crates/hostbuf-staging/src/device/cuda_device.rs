@@ -4,11 +4,14 @@
 
 use hostbuf_cuda::{
     BatchedCopy, CopyBatch, CudaContext, CudaError, CudaEvent, CudaStream, DeviceMemory, DeviceSpan,
+    PitchedCopy,
 };
 
-use super::copy_device::{CopyDevice, DeviceCopy};
+use super::copy_device::CopyDevice;
 use super::device_buffer::DeviceBuffer;
+use super::device_copy::DeviceCopy;
 use super::device_error::DeviceError;
+use super::device_rows::DeviceRows;
 
 /// A GPU, with the stream on which it copies.
 #[derive(Debug)]
@@ -62,18 +65,12 @@ impl CudaDevice {
         if is_lost { error.lost() } else { error }
     }
 
-    /// Starts copies, by as few calls of the driver as it allows, and records `done` behind those
-    /// that were started.
+    /// Starts copies, by as few calls of the driver as it allows.
     ///
     /// # Safety
     /// As for [`CopyDevice::copy_to_device`], and for a copy to the host with the sides exchanged.
-    unsafe fn start(
-        &self,
-        direction: CopyDirection,
-        copies: &[DeviceCopy],
-        done: &CudaEvent,
-    ) -> Result<(), DeviceError> {
-        let started = match self.batch {
+    unsafe fn start(&self, direction: CopyDirection, copies: &[DeviceCopy]) -> Result<(), CudaError> {
+        match self.batch {
             Some(batch) if copies.len() > 1 => {
                 let copies = copies.iter().map(|copy| direction.batched(copy));
                 // SAFETY: the caller guarantees both sides.
@@ -81,7 +78,37 @@ impl CudaDevice {
             }
             // SAFETY: the caller guarantees both sides.
             _ => copies.iter().try_for_each(|copy| unsafe { direction.start(&self.stream, copy) }),
-        };
+        }
+    }
+
+    /// Starts copies of rows: by one call of the driver, or row by row if it does not support the
+    /// distance of the rows.
+    ///
+    /// # Safety
+    /// As for [`CopyDevice::copy_rows_to_device`].
+    unsafe fn start_rows(&self, rows: &DeviceRows) -> Result<(), CudaError> {
+        let &DeviceRows { host, host_pitch, address, pitch, width, height } = rows;
+        let is_supported = |pitch| (width..=PitchedCopy::LARGEST_PITCH).contains(&pitch);
+        if !is_supported(host_pitch) || !is_supported(pitch) {
+            let copies: Vec<DeviceCopy> = rows.copies().collect();
+            // SAFETY: the caller guarantees both sides of each row.
+            return unsafe { self.start(CopyDirection::ToDevice, &copies) };
+        }
+        let extent = |pitch: usize| height.saturating_sub(1).saturating_mul(pitch).saturating_add(width);
+        let from = std::ptr::slice_from_raw_parts(host.cast_const(), extent(host_pitch));
+        let to = DeviceSpan::new(address, extent(pitch));
+        let copy = PitchedCopy { from, from_pitch: host_pitch, to, to_pitch: pitch, width, height };
+        // SAFETY: the caller guarantees both sides.
+        unsafe { self.stream.copy_rows_to_device(&copy) }
+    }
+
+    /// Records `done` behind the copies that were `started`.
+    fn record(
+        &self,
+        direction: CopyDirection,
+        started: Result<(), CudaError>,
+        done: &CudaEvent,
+    ) -> Result<(), DeviceError> {
         if let Err(error) = done.record(&self.stream) {
             // Nobody can tell when the copies end.
             return Err(self.error("recording the end of a copy", error).lost());
@@ -145,12 +172,20 @@ impl CopyDevice for CudaDevice {
 
     unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &CudaEvent) -> Result<(), DeviceError> {
         // SAFETY: the caller guarantees both sides.
-        unsafe { self.start(CopyDirection::ToDevice, copies, done) }
+        let started = unsafe { self.start(CopyDirection::ToDevice, copies) };
+        self.record(CopyDirection::ToDevice, started, done)
+    }
+
+    unsafe fn copy_rows_to_device(&self, rows: &[DeviceRows], done: &CudaEvent) -> Result<(), DeviceError> {
+        // SAFETY: the caller guarantees both sides.
+        let started = rows.iter().try_for_each(|rows| unsafe { self.start_rows(rows) });
+        self.record(CopyDirection::ToDevice, started, done)
     }
 
     unsafe fn copy_to_host(&self, copies: &[DeviceCopy], done: &CudaEvent) -> Result<(), DeviceError> {
         // SAFETY: the caller guarantees both sides.
-        unsafe { self.start(CopyDirection::ToHost, copies, done) }
+        let started = unsafe { self.start(CopyDirection::ToHost, copies) };
+        self.record(CopyDirection::ToHost, started, done)
     }
 
     fn is_complete(&self, event: &CudaEvent) -> Result<bool, DeviceError> {

@@ -2,7 +2,8 @@
 
 #![allow(unsafe_code, reason = "implements an unsafe trait function by calling nothing")]
 
-use super::copy_device::{CopyDevice, DeviceCopy};
+use super::copy_device::CopyDevice;
+use super::device_copy::DeviceCopy;
 use super::device_error::DeviceError;
 
 /// The host as the device of a ring: the threads of the ring read files into memory of the host,

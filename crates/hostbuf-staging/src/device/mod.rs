@@ -6,7 +6,9 @@ mod cuda_device;
 #[cfg(feature = "cuda")]
 mod cuda_order;
 mod device_buffer;
+mod device_copy;
 mod device_error;
+mod device_rows;
 mod host_device;
 #[cfg(any(test, feature = "testing"))]
 mod simulated_device;
@@ -14,11 +16,13 @@ mod simulated_device;
 mod simulated_stream;
 mod stream_device;
 
-pub use copy_device::{CopyDevice, DeviceCopy};
+pub use copy_device::CopyDevice;
 #[cfg(feature = "cuda")]
 pub use cuda_device::CudaDevice;
 pub use device_buffer::{DeviceBuffer, DeviceTarget, InvalidTarget};
+pub use device_copy::DeviceCopy;
 pub use device_error::DeviceError;
+pub use device_rows::DeviceRows;
 pub use host_device::HostDevice;
 #[cfg(any(test, feature = "testing"))]
 pub use simulated_device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedMemory};

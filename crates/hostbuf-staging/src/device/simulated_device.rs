@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use hostbuf_os::poison::IgnorePoison;
 
-use super::copy_device::{CopyDevice, DeviceCopy};
+use super::copy_device::CopyDevice;
 use super::device_buffer::DeviceBuffer;
+use super::device_copy::DeviceCopy;
 use super::device_error::DeviceError;
+use super::device_rows::DeviceRows;
 use crate::ring::{HostMemory, RingMemory};
 
 /// An action of a simulated device instead of a copy.
@@ -66,10 +68,16 @@ struct EventState {
     has_failed: bool,
 }
 
+/// The direction of a copy.
+#[derive(Clone, Copy)]
+enum RequestDirection {
+    ToDevice,
+    ToHost,
+}
+
 struct Request {
-    from: *const u8,
-    to: *mut u8,
-    bytes: usize,
+    rows: DeviceRows,
+    direction: RequestDirection,
     number: u64,
     fault: Option<Fault>,
     event: SimulatedEvent,
@@ -103,6 +111,12 @@ impl SimulatedDevice {
         self.shared.state.lock().ignore_poison().faults.insert(number, fault);
     }
 
+    /// Returns the number of copies that were requested. Rows of one request are one copy.
+    #[must_use]
+    pub fn requested(&self) -> u64 {
+        self.shared.requested.load(Ordering::Relaxed)
+    }
+
     /// Ends a [`Fault::Hang`].
     pub fn resume(&self) {
         self.shared.state.lock().ignore_poison().is_hanging = false;
@@ -121,7 +135,8 @@ impl SimulatedDevice {
 
     fn request_all(
         &self,
-        copies: impl Iterator<Item = (*const u8, *mut u8, usize)>,
+        direction: RequestDirection,
+        copies: impl Iterator<Item = DeviceRows>,
         event: &SimulatedEvent,
     ) -> Result<(), DeviceError> {
         {
@@ -131,8 +146,8 @@ impl SimulatedDevice {
             state.has_failed &= state.recorded != state.ended;
         }
         let mut has_started = false;
-        for copy in copies {
-            let requested = self.request(copy, event);
+        for rows in copies {
+            let requested = self.request(direction, rows, event);
             requested.map_err(|error| if has_started { error.started() } else { error })?;
             has_started = true;
         }
@@ -141,7 +156,8 @@ impl SimulatedDevice {
 
     fn request(
         &self,
-        (from, to, bytes): (*const u8, *mut u8, usize),
+        direction: RequestDirection,
+        rows: DeviceRows,
         event: &SimulatedEvent,
     ) -> Result<(), DeviceError> {
         let number = self.shared.requested.fetch_add(1, Ordering::Relaxed) + 1;
@@ -156,14 +172,14 @@ impl SimulatedDevice {
             return Err(self.error("starting a copy", "refused"));
         }
         event.0.lock().ignore_poison().recorded = number;
-        let request = Request { from, to, bytes, number, fault, event: event.clone() };
+        let request = Request { rows, direction, number, fault, event: event.clone() };
         self.requests.send(request).map_err(|_| self.error("starting a copy", "its thread has ended").lost())
     }
 }
 
 /// Does the copies.
 fn serve(shared: &SharedDevice, queue: &mpsc::Receiver<Request>) {
-    while let Ok(Request { from, to, bytes, number, fault, event }) = queue.recv() {
+    while let Ok(Request { rows, direction, number, fault, event }) = queue.recv() {
         match fault {
             Some(Fault::Delay(time)) => std::thread::sleep(time),
             Some(Fault::Hang) => {
@@ -181,8 +197,14 @@ fn serve(shared: &SharedDevice, queue: &mpsc::Receiver<Request>) {
             continue;
         }
         if fault != Some(Fault::Fail) {
-            // SAFETY: the caller of the device guarantees both ranges.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+            for DeviceCopy { host, bytes, address } in rows.copies() {
+                let (from, to) = match direction {
+                    RequestDirection::ToDevice => (host.cast_const(), address as *mut u8),
+                    RequestDirection::ToHost => (address as *const u8, host),
+                };
+                // SAFETY: the caller of the device guarantees both ranges.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+            }
         }
         {
             let mut state = event.0.lock().ignore_poison();
@@ -207,13 +229,21 @@ impl CopyDevice for SimulatedDevice {
     }
 
     unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &SimulatedEvent) -> Result<(), DeviceError> {
-        let request = |copy: &DeviceCopy| (copy.host.cast_const(), copy.address as *mut u8, copy.bytes);
-        self.request_all(copies.iter().map(request), done)
+        let copies = copies.iter().map(|&copy| copy.into());
+        self.request_all(RequestDirection::ToDevice, copies, done)
+    }
+
+    unsafe fn copy_rows_to_device(
+        &self,
+        rows: &[DeviceRows],
+        done: &SimulatedEvent,
+    ) -> Result<(), DeviceError> {
+        self.request_all(RequestDirection::ToDevice, rows.iter().copied(), done)
     }
 
     unsafe fn copy_to_host(&self, copies: &[DeviceCopy], done: &SimulatedEvent) -> Result<(), DeviceError> {
-        let request = |copy: &DeviceCopy| (copy.address as *const u8, copy.host, copy.bytes);
-        self.request_all(copies.iter().map(request), done)
+        let copies = copies.iter().map(|&copy| copy.into());
+        self.request_all(RequestDirection::ToHost, copies, done)
     }
 
     fn is_complete(&self, event: &SimulatedEvent) -> Result<bool, DeviceError> {

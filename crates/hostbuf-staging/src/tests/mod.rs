@@ -14,6 +14,7 @@ mod host_memory;
 mod mapped;
 mod memory_file;
 mod moved_bytes;
+mod row_copies;
 mod shared_rings;
 mod streams;
 mod uring;
