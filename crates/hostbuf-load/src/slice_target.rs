@@ -58,6 +58,14 @@ impl SliceTarget {
         Ok(entry)
     }
 
+    /// Returns the parts of the slice of a tensor that was [checked](SliceTarget::checked). There
+    /// is none if the slice is empty.
+    pub(crate) fn strided_parts(&self, entry: &TensorEntry) -> impl Iterator<Item = StridedPart> + use<'_> {
+        let whole = if self.slice.is_none() { StridedPart::whole(entry.bytes()) } else { None };
+        let parts = self.slice.iter().flat_map(|slice| &slice.parts);
+        whole.into_iter().chain(parts.copied())
+    }
+
     /// Returns the rows of the slice of a tensor that was [checked](SliceTarget::checked): each
     /// range of its bytes, and the offset in the memory.
     pub(crate) fn rows(&self, entry: &TensorEntry) -> impl Iterator<Item = (Range<u64>, u64)> + use<'_> {

@@ -8,8 +8,10 @@ use std::sync::Mutex;
 
 use hostbuf::HostBuffer;
 use hostbuf::job::Collective;
-use hostbuf_staging::{CopyDevice, DeviceCopy};
+use hostbuf_staging::CopyDevice;
 
+use super::queued_copies::QueuedCopies;
+use super::region_rows::RegionRows;
 use super::started_copies::StartedCopies;
 use super::window_copies::WindowCopies;
 use crate::error::LoadError;
@@ -18,14 +20,11 @@ use crate::slice_target::SliceTarget;
 use crate::table::TensorTable;
 use crate::tensors::Tensors;
 
-/// The number of copies that start together. The device copies them while the next ones are
-/// prepared.
-const COPIES_A_START: usize = 512;
-
 impl Tensors {
     /// Copies tensors, or slices of them, from the buffer to memory of a device, and waits for the
-    /// end. The device copies at full speed if the buffer is registered with it. Returns the number
-    /// of bytes.
+    /// end. The device copies at full speed if the buffer is registered with it. A slice of several
+    /// rows at equal distances, such as one of the last dimension, is one copy of rows
+    /// ([`CopyDevice::copy_rows_to_device`]). Returns the number of bytes.
     ///
     /// # Errors
     /// [`LoadError::NoTensor`] and [`LoadError::Target`] before anything is copied;
@@ -39,25 +38,19 @@ impl Tensors {
         let (table, region) = (self.table(), self.region());
         let entries = targets.iter().map(|target| target.checked(table)).collect::<Result<Vec<_>, _>>()?;
         let mut started = StartedCopies::new(device, region.clone(), Cow::Borrowed(targets));
-        let mut copies = Vec::with_capacity(COPIES_A_START.min(targets.len()));
+        let mut queued = QueuedCopies::default();
         for (target, entry) in targets.iter().zip(entries) {
             let (start, address) = (table.region_offset(entry), target.target.address());
-            for (row, at) in target.rows(entry) {
-                let host = region.start(start + row.start..start + row.end).cast_mut();
-                copies.push(DeviceCopy {
-                    host,
-                    bytes: (row.end - row.start) as usize,
-                    address: address + at,
-                });
-                if copies.len() == COPIES_A_START {
+            for part in target.strided_parts(entry) {
+                queued.push(region, &RegionRows::new(&part, start, address));
+                if queued.is_full() {
                     // SAFETY: nothing writes to a buffer that is filled.
-                    unsafe { started.start(&copies) };
-                    copies.clear();
+                    unsafe { started.start(&mut queued) };
                 }
             }
         }
         // SAFETY: as above.
-        unsafe { started.start(&copies) };
+        unsafe { started.start(&mut queued) };
         started.finish()
     }
 }
@@ -65,9 +58,9 @@ impl Tensors {
 impl LoadOptions {
     /// Loads files as [`load`](LoadOptions::load) does, and copies tensors, or slices of them, to
     /// memory of a device of this rank meanwhile: each window as soon as it has been read. So the
-    /// time is the longer one of reading and copying, not their sum. Register the buffer with the
-    /// device before. `targets` is called once on each rank, with the table of the files; each rank
-    /// has targets of its own.
+    /// time is the longer one of reading and copying, not their sum. The rows of a slice that lie
+    /// within a window are one copy of rows. Register the buffer with the device before. `targets`
+    /// is called once on each rank, with the table of the files; each rank has targets of its own.
     ///
     /// # Errors
     /// As [`load`](LoadOptions::load), on all ranks. After a load that has succeeded, the error of

@@ -1,6 +1,10 @@
 //! Copies of loaded tensors to a device.
 
 mod buffer_copy;
+mod queued_copies;
+mod region_rows;
+#[cfg(test)]
+mod row_tests;
 mod started_copies;
 #[cfg(test)]
 mod tests;

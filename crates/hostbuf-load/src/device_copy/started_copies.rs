@@ -5,8 +5,9 @@
 use std::borrow::Cow;
 use std::mem::{forget, take};
 
-use hostbuf_staging::{CopyDevice, DeviceCopy, DeviceError, TransferError};
+use hostbuf_staging::{CopyDevice, DeviceError, DeviceRows, TransferError};
 
+use super::queued_copies::QueuedCopies;
 use crate::error::LoadError;
 use crate::shared::LoadedRegion;
 use crate::slice_target::SliceTarget;
@@ -44,29 +45,57 @@ impl<'d, D: CopyDevice> StartedCopies<'d, D> {
         self.failed.is_some()
     }
 
-    /// Starts copies, without waiting for the device. Nothing starts after a failure.
+    /// Starts the queued copies, without waiting for the device, and empties the queue. Nothing
+    /// starts after a failure.
     ///
     /// # Safety
     /// The host memory is within the region, and nothing writes to it any more. The memory of the
     /// device is that of the targets.
-    pub(super) unsafe fn start(&mut self, copies: &[DeviceCopy]) {
-        let (Some(first), false) = (copies.first(), self.has_failed()) else { return };
+    pub(super) unsafe fn start(&mut self, queued: &mut QueuedCopies) {
+        let QueuedCopies { copies, rows } = queued;
+        if let Some(first) = copies.first() {
+            let bytes = copies.iter().map(|copy| copy.bytes as u64).sum();
+            self.start_with(first.address, bytes, |device, done| {
+                // SAFETY: the caller guarantees both sides, which stay allocated until the copies
+                // have ended: `end` waits for them, or keeps both.
+                unsafe { device.copy_to_device(copies, done) }
+            });
+        }
+        if let Some(first) = rows.first() {
+            let bytes = rows.iter().map(DeviceRows::bytes).sum();
+            self.start_with(first.address, bytes, |device, done| {
+                // SAFETY: as above.
+                unsafe { device.copy_rows_to_device(rows, done) }
+            });
+        }
+        copies.clear();
+        rows.clear();
+    }
+
+    /// Starts copies of `bytes` bytes with a new event. The first one is that to `address`.
+    fn start_with(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        start: impl FnOnce(&D, &D::Event) -> Result<(), DeviceError>,
+    ) {
+        if self.has_failed() {
+            return;
+        }
         let event = match self.device.new_event() {
             Ok(event) => event,
-            Err(error) => return self.fail(first.address, error),
+            Err(error) => return self.fail(address, error),
         };
-        // SAFETY: the caller guarantees both sides, which stay allocated until the copies have
-        // ended: `end` waits for them, or keeps both.
-        match unsafe { self.device.copy_to_device(copies, &event) } {
+        match start(self.device, &event) {
             Ok(()) => {
                 self.events.push(event);
-                self.bytes += copies.iter().map(|copy| copy.bytes as u64).sum::<u64>();
+                self.bytes += bytes;
             }
             Err(error) => {
                 if error.has_started() {
                     self.events.push(event);
                 }
-                self.fail(first.address, error);
+                self.fail(address, error);
             }
         }
     }

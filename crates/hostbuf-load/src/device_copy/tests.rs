@@ -51,13 +51,17 @@ fn tensors_and_slices_are_copied() {
 fn a_device_that_fails_is_an_error() {
     let folder = TestFolder::new("failed");
     let tensors = loaded(&folder);
-    for fault in [Fault::Refuse, Fault::Fail, Fault::Lose] {
-        let device = SimulatedDevice::new();
-        device.fault(2, fault);
-        let slice = tensors.slice("matrix", 1, 0, 2).expect("it is even");
-        let target = SliceTarget::new("matrix", memory(slice.bytes).1).slice(slice);
-        let error = tensors.copy_to_device(&device, &[target]).expect_err("the device fails");
-        assert_eq!(error.kind(), LoadErrorKind::Transfer, "{fault:?}: {error}");
+    // The first copy is that of the other tensor, and the second one that of the rows.
+    for number in 1..=2 {
+        for fault in [Fault::Refuse, Fault::Fail, Fault::Lose] {
+            let device = SimulatedDevice::new();
+            device.fault(number, fault);
+            let slice = tensors.slice("matrix", 1, 0, 2).expect("it is even");
+            let rows = SliceTarget::new("matrix", memory(slice.bytes).1).slice(slice);
+            let other = SliceTarget::new("other.bin", memory(5000).1);
+            let error = tensors.copy_to_device(&device, &[rows, other]).expect_err("the device fails");
+            assert_eq!(error.kind(), LoadErrorKind::Transfer, "copy {number}, {fault:?}: {error}");
+        }
     }
     let wrong = SliceTarget::new("matrix", memory(7).1);
     let error = tensors.copy_to_device(&SimulatedDevice::new(), &[wrong]).expect_err("960 bytes");

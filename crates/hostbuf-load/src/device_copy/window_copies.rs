@@ -5,29 +5,21 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use hostbuf_staging::{CopyDevice, DeviceCopy};
+use hostbuf_staging::CopyDevice;
 
+use super::queued_copies::QueuedCopies;
+use super::region_rows::RegionRows;
 use super::started_copies::StartedCopies;
 use crate::error::LoadError;
 use crate::progress::LoadProgress;
 use crate::slice_target::SliceTarget;
 use crate::tensors::Tensors;
 
-/// A copy from a window of the region of a load to the device.
-#[derive(Clone, Copy)]
-struct RegionCopy {
-    /// The offset in the region.
-    offset: u64,
-    bytes: u64,
-    /// The device's address.
-    address: u64,
-}
-
 /// The plan of the copies of tensors, or of slices of them, to a device during a load. The copies
 /// of a window start once it has been read.
 pub(super) struct WindowCopies<'d, D: CopyDevice> {
     /// The copies that have not started, by the number of their window.
-    missing: BTreeMap<u64, Vec<RegionCopy>>,
+    missing: BTreeMap<u64, Vec<RegionRows>>,
     started: StartedCopies<'d, D>,
 }
 
@@ -43,20 +35,13 @@ impl<'d, D: CopyDevice> WindowCopies<'d, D> {
     ) -> Result<WindowCopies<'d, D>, LoadError> {
         let (table, region) = (tensors.table(), tensors.region().clone());
         let window_bytes = region.root().window_bytes;
-        let mut missing = BTreeMap::<u64, Vec<RegionCopy>>::new();
+        let mut missing = BTreeMap::<u64, Vec<RegionRows>>::new();
         for target in &targets {
             let entry = target.checked(table)?;
-            let start = table.region_offset(entry);
-            for (row, at) in target.rows(entry) {
-                let (mut offset, mut address) = (start + row.start, target.target.address() + at);
-                let end = start + row.end;
-                while offset < end {
-                    let window = offset / window_bytes;
-                    let bytes = end.min((window + 1) * window_bytes) - offset;
-                    missing.entry(window).or_default().push(RegionCopy { offset, bytes, address });
-                    offset += bytes;
-                    address += bytes;
-                }
+            let (start, address) = (table.region_offset(entry), target.target.address());
+            for part in target.strided_parts(entry) {
+                let rows = RegionRows::new(&part, start, address);
+                rows.divide(window_bytes, |window, rows| missing.entry(window).or_default().push(rows));
             }
         }
         Ok(WindowCopies { missing, started: StartedCopies::new(device, region, Cow::Owned(targets)) })
@@ -68,19 +53,16 @@ impl<'d, D: CopyDevice> WindowCopies<'d, D> {
         if self.started.has_failed() {
             return;
         }
-        let (mut copies, region) = (Vec::new(), self.started.region());
+        let (mut queued, region) = (QueuedCopies::default(), self.started.region());
         self.missing.retain(|&window, in_window| {
             let is_ready = progress.is_window_ready(window);
             if is_ready {
-                copies.extend(in_window.iter().map(|&RegionCopy { offset, bytes, address }| {
-                    let host = region.start(offset..offset + bytes).cast_mut();
-                    DeviceCopy { host, bytes: bytes as usize, address }
-                }));
+                in_window.iter().for_each(|rows| queued.push(region, rows));
             }
             !is_ready
         });
         // SAFETY: nothing writes to a window that is ready.
-        unsafe { self.started.start(&copies) };
+        unsafe { self.started.start(&mut queued) };
     }
 
     /// Waits for all copies. Returns the number of bytes.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// Rows of bytes at equal distances in a tensor, and their place in a slice. All numbers are bytes,
-/// except the height. One call of `cuMemcpy2D` moves it.
+/// except the height. One call of `cuMemcpy2DAsync` copies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "cuMemcpy2D")]
@@ -23,6 +23,14 @@ pub struct StridedPart {
 }
 
 impl StridedPart {
+    /// Makes the part of all of a tensor of `bytes` bytes. `None` if it is empty.
+    pub(crate) fn whole(bytes: u64) -> Option<StridedPart> {
+        let (offset, target_offset) = (0, 0);
+        let row =
+            StridedPart { offset, pitch: bytes, width: bytes, height: 1, target_offset, target_pitch: bytes };
+        (bytes > 0).then_some(row)
+    }
+
     /// Returns the part, as one row if its rows have no bytes between them on both sides.
     pub(super) fn merged(self) -> StridedPart {
         if self.width == self.pitch && self.width == self.target_pitch {

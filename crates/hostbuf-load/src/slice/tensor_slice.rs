@@ -44,15 +44,7 @@ impl TensorEntry {
     #[must_use]
     pub fn whole(&self) -> TensorSlice {
         let bytes = self.bytes();
-        let part = StridedPart {
-            offset: 0,
-            pitch: bytes,
-            width: bytes,
-            height: 1,
-            target_offset: 0,
-            target_pitch: bytes,
-        };
-        let parts = if bytes > 0 { vec![part] } else { Vec::new() };
+        let parts = StridedPart::whole(bytes).into_iter().collect();
         TensorSlice { dtype: self.dtype, shape: self.shape.clone(), order: self.order, bytes, parts }
     }
 
