@@ -1,6 +1,8 @@
 //! The benchmarks of rings and of loaded tensors: see README.md.
 
+mod column_copies;
 mod comparing_sink;
+mod copy_ways;
 mod discarding_device;
 mod disk_reads;
 mod file_reads;
@@ -10,6 +12,7 @@ mod rank_slices;
 mod read_sample;
 mod shared_load;
 mod tensor_copies;
+mod tensor_file;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -21,6 +24,7 @@ usage: hostbuf-bench-staging read [--backend NAME] FILE [ROUNDS]
        hostbuf-bench-staging read --cold [--backend NAME ...] FILE [ROUNDS]
        hostbuf-bench-staging host KEY FILE [ROUNDS]
        hostbuf-bench-staging tensors [COUNT BYTES [ROUNDS]]
+       hostbuf-bench-staging tensors --columns [ROWS BYTES [ROUNDS]]
        hostbuf run -n N --launcher local -- hostbuf-bench-staging shared FILE [ROUNDS]";
 
 /// The command line of `read`.
@@ -80,6 +84,8 @@ fn file_and_rounds(arguments: impl Iterator<Item = String>) -> Result<(String, u
 
 /// The command line of `tensors`.
 struct TensorsCommand {
+    /// True for `--columns`: the numbers are those of rows, and of bytes of each.
+    is_columns: bool,
     count: usize,
     bytes: usize,
     rounds: usize,
@@ -88,16 +94,27 @@ struct TensorsCommand {
 impl TensorsCommand {
     /// Parses the arguments behind `tensors`.
     fn parse(arguments: impl Iterator<Item = String>) -> Result<TensorsCommand, String> {
+        let mut arguments = arguments.peekable();
+        let is_columns = arguments.next_if(|argument| argument == "--columns").is_some();
         let numbers = arguments.map(|text| match text.parse() {
             Ok(number) if number > 0 => Ok(number),
             _ => Err(format!("invalid number {text}: expected 1 or more")),
         });
-        let default = TensorsCommand { count: 10_000, bytes: 64 << 10, rounds: 7 };
+        let (count, bytes) = if is_columns { (20_000, 4 << 10) } else { (10_000, 64 << 10) };
+        let default = TensorsCommand { is_columns, count, bytes, rounds: 7 };
         match numbers.collect::<Result<Vec<usize>, _>>()?[..] {
             [] => Ok(default),
             [count, bytes] => Ok(TensorsCommand { count, bytes, ..default }),
-            [count, bytes, rounds] => Ok(TensorsCommand { count, bytes, rounds }),
+            [count, bytes, rounds] => Ok(TensorsCommand { count, bytes, rounds, ..default }),
             _ => Err("expected COUNT and BYTES".to_owned()),
+        }
+    }
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        let TensorsCommand { is_columns, count, bytes, rounds } = self;
+        match is_columns {
+            true => column_copies::measure(count, bytes, rounds),
+            false => tensor_copies::measure(count, bytes, rounds),
         }
     }
 }
@@ -112,8 +129,7 @@ fn main() -> ExitCode {
             }
             None => Err("expected the key of a row".to_owned()),
         },
-        Some("tensors") => TensorsCommand::parse(arguments)
-            .map(|TensorsCommand { count, bytes, rounds }| tensor_copies::measure(count, bytes, rounds)),
+        Some("tensors") => TensorsCommand::parse(arguments).map(TensorsCommand::run),
         Some("shared") => {
             file_and_rounds(arguments).map(|(path, rounds)| shared_load::measure(&path, rounds))
         }

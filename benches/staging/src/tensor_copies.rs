@@ -3,11 +3,7 @@
 #![allow(unsafe_code, reason = "starts copies of the GPU between two ranges that outlive them")]
 
 use std::error::Error;
-use std::fs;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use hostbuf::BufferOptions;
 use hostbuf::job::Solo;
@@ -16,61 +12,11 @@ use hostbuf_cuda::{CudaContext, CudaStream, DeviceMemory, Driver, PageLockedMemo
 use hostbuf_load::{LoadOptions, SliceTarget, Tensors};
 use hostbuf_staging::{CopyDevice, CudaDevice, DeviceCopy, DeviceTarget};
 
-use crate::read_sample::median;
+use crate::copy_ways::{CopyResult, CopyWay, medians_in_turn};
+use crate::tensor_file::{TensorFile, tensor_name};
 
 /// The bytes between two tensors on the GPU, as between two allocations.
 const GAP: u64 = 256;
-
-type CopyResult = Result<(), Box<dyn Error>>;
-
-/// A way to copy all tensors, which waits for the end.
-struct CopyWay<'w> {
-    name: &'static str,
-    copy: &'w dyn Fn() -> CopyResult,
-}
-
-/// A file of equal tensors, which is removed when it is dropped.
-struct TensorFile(PathBuf);
-
-impl TensorFile {
-    /// Makes a file of `count` tensors of `bytes` bytes in memory.
-    fn new(count: usize, bytes: usize) -> std::io::Result<TensorFile> {
-        let name = format!("hostbuf-bench-tensors-{}.safetensors", std::process::id());
-        let file = TensorFile(Path::new("/dev/shm").join(name));
-        let tensors: serde_json::Map<_, _> = (0..count)
-            .map(|number| {
-                let offsets = [number * bytes, (number + 1) * bytes];
-                (
-                    tensor_name(number),
-                    serde_json::json!({"dtype": "U8", "shape": [bytes], "data_offsets": offsets}),
-                )
-            })
-            .collect();
-        let mut header = serde_json::to_vec(&tensors)?;
-        header.resize(header.len().next_multiple_of(8), b' ');
-        let mut writer = BufWriter::new(fs::File::create_new(&file.0)?);
-        writer.write_all(&(header.len() as u64).to_le_bytes())?;
-        writer.write_all(&header)?;
-        for number in 0..count {
-            let word = (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-            writer.write_all(&word.repeat(bytes.div_ceil(8))[..bytes])?;
-        }
-        writer.flush()?;
-        Ok(file)
-    }
-}
-
-impl Drop for TensorFile {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            eprintln!("hostbuf-bench-staging: {}: {error}", self.0.display());
-        }
-    }
-}
-
-fn tensor_name(number: usize) -> String {
-    format!("layer.{number}.weight")
-}
 
 /// Measures `count` tensors of `bytes` bytes in three ways, and prints a table: one copy of all
 /// bytes, one call for each tensor, and `Tensors::copy_to_device`. The reference is a copy from
@@ -79,8 +25,8 @@ fn tensor_name(number: usize) -> String {
 /// # Errors
 /// The driver's, and those of the load.
 pub(crate) fn measure(count: usize, bytes: usize, rounds: usize) -> CopyResult {
-    let file = TensorFile::new(count, bytes)?;
-    let tensors = LoadOptions::new().allocate_and_load(&Solo, BufferOptions::new(0), &[&file.0])?;
+    let file = TensorFile::new(count, &[bytes])?;
+    let tensors = LoadOptions::new().allocate_and_load(&Solo, BufferOptions::new(0), &[file.path()])?;
     let _registration = tensors.buffer().register(&Arc::new(CudaHost::new(0)?), .., Access::READ)?;
     let context = CudaContext::retain(&Driver::find()?.gpu(0)?)?;
     let (device, stream) = (CudaDevice::new(&context)?, CudaStream::new(&context)?);
@@ -130,19 +76,7 @@ pub(crate) fn measure(count: usize, bytes: usize, rounds: usize) -> CopyResult {
         CopyWay { name: "a call for each tensor", copy: &each },
         CopyWay { name: "Tensors::copy_to_device", copy: &loaded },
     ];
-    let mut seconds = vec![Vec::new(); ways.len()];
-    // The first round does not count. Each round begins with another way.
-    for round in 0..=rounds {
-        for turn in 0..ways.len() {
-            let way = (round + turn) % ways.len();
-            let begun = Instant::now();
-            (ways[way].copy)()?;
-            if round > 0 {
-                seconds[way].push(begun.elapsed().as_secs_f64());
-            }
-        }
-    }
-    let medians: Vec<f64> = seconds.into_iter().map(median).collect();
+    let medians = medians_in_turn(&ways, rounds)?;
     println!("| {count} tensors of {bytes} bytes | GB/s | of page-locked memory | of a call for each |");
     println!("| --- | --- | --- | --- |");
     for (CopyWay { name, .. }, seconds) in ways.iter().zip(&medians) {
