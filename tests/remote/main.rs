@@ -4,7 +4,9 @@
 mod certificates;
 mod local_server;
 mod nginx;
+mod presigned_address;
 mod s3;
+mod s3_server;
 
 use std::sync::Arc;
 

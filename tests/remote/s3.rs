@@ -1,59 +1,83 @@
-//! The S3 server of rclone, which checks signatures.
+//! Objects of S3, of a server that checks signatures.
 
 use std::fs;
-use std::process::Command;
+use std::time::Duration;
 
 use hostbuf_staging::{RemoteError, RemoteOptions, RemoteProblem};
-use hostbuf_tests::{Scratch, root, skip};
+use hostbuf_tests::Scratch;
 
-use super::local_server::LocalServer;
+use super::presigned_address::PresignedAddress;
+use super::s3_server::{S3Server, SECRET};
 use super::{both_modes, compare, content};
 
-/// Starts the server for the folder `buckets`. Returns it with its port, or `None` if it is not
-/// installed.
-fn start(folder: &Scratch) -> Option<(LocalServer, u16)> {
-    let rclone = root().join("target/servers/bin/rclone");
-    if !rclone.exists() {
-        skip("remote objects of S3: rclone is not installed (scripts/install-deps servers)");
-        return None;
-    }
-    let (server, [port]) = LocalServer::start(|[port]| {
-        let mut command = Command::new(&rclone);
-        command.args(["serve", "s3", "--auth-key", "name,secret", "--addr"]);
-        command.arg(format!("127.0.0.1:{port}")).arg(folder.path("buckets"));
-        command.arg("--config").arg(folder.path("none")).env("HOME", folder.path("")).arg("-q");
-        command
-    });
-    Some((server, port))
-}
+const PATH: &str = "/one/folder/a%20key";
+const HOUR: Duration = Duration::from_secs(3600);
 
-fn with_key(options: RemoteOptions, port: u16, secret: &str) -> RemoteOptions {
-    options
-        .s3("aws_endpoint", format!("http://127.0.0.1:{port}"))
-        .s3("aws_region", "eu-central-1")
-        .s3("aws_access_key_id", "name")
-        .s3("aws_secret_access_key", secret)
-}
-
-#[test]
-fn objects_are_read_with_signed_requests() {
-    let folder = Scratch::new("rclone-s3");
+/// Makes the objects `folder/a key` and `empty` of the bucket `one`.
+fn objects(folder: &Scratch) -> Vec<u8> {
     let content = content((3 << 20) + 5);
     fs::create_dir_all(folder.path("buckets/one/folder")).expect("the folder is writable");
     fs::write(folder.path("buckets/one/folder/a key"), &content).expect("the folder is writable");
     fs::write(folder.path("buckets/one/empty"), b"").expect("the folder is writable");
-    let Some((_server, port)) = start(&folder) else { return };
+    content
+}
+
+/// Reads objects with signed requests, and requests what the server refuses.
+fn read_with_key(server: &S3Server, content: &[u8]) {
     for options in both_modes() {
-        let client = with_key(options, port, "secret").client().expect("valid options");
+        let client = server.with_secret(options, SECRET).client().expect("valid options");
         let file = client.open("s3://one/folder/a%20key").expect("it is there");
-        compare(&file, &content);
+        compare(&file, content);
+        let mut middle = [0; 1000];
+        assert_eq!(file.read(&mut middle, 1 << 20), Ok(1000));
+        assert_eq!(middle, content[1 << 20..][..1000]);
+        let mut end = [0; 1000];
+        assert_eq!(file.read(&mut end, content.len() as u64 - 3), Ok(3));
+        assert_eq!(end[..3], content[content.len() - 3..]);
         let empty = client.open("s3://one/empty").expect("it is there");
         assert_eq!((empty.bytes(), empty.read(&mut [0; 5], 0)), (0, Ok(0)));
         let missing = client.open("s3://one/none").expect_err("there is none");
         assert!(matches!(missing.problem, RemoteProblem::NotFound { .. }), "{missing}");
     }
-    let client = with_key(RemoteOptions::new(), port, "other").client().expect("valid options");
-    let denied: RemoteError = client.open("s3://one/folder/a%20key").expect_err("the signature is wrong");
-    assert!(matches!(denied.problem, RemoteProblem::Denied { .. }), "{denied}");
+    let client = server.with_secret(RemoteOptions::new(), "other").client().expect("valid options");
+    let denied = client.open("s3://one/folder/a%20key").expect_err("the signature is wrong");
+    assert!(matches!(denied.problem, RemoteProblem::Denied { .. }) && denied.attempts == 1, "{denied}");
     assert!(denied.to_string().contains("SignatureDoesNotMatch"), "{denied}");
+}
+
+/// Reads an object by an address that is signed, without a key, and by two whose signature is not
+/// valid.
+fn read_presigned(server: &S3Server, content: &[u8]) {
+    let sign = |age, valid| PresignedAddress { server, path: PATH, age, valid }.sign();
+    let signed = sign(Duration::ZERO, HOUR);
+    for options in both_modes() {
+        let client = options.client().expect("valid options");
+        let file = client.open_s3_presigned(&signed).expect("it is there");
+        assert_eq!(file.url(), format!("http://{}{PATH}", server.host()));
+        compare(&file, content);
+        for refused in [sign(2 * HOUR, HOUR), signed.replace("X-Amz-Expires=3600", "X-Amz-Expires=7200")] {
+            let error: RemoteError = client.open_s3_presigned(&refused).expect_err("it is not valid");
+            assert!(matches!(error.problem, RemoteProblem::Denied { .. }), "{error}");
+            assert_eq!((error.attempts, error.url.as_str()), (1, file.url()));
+            let shown = format!("{error} {error:?}");
+            let (_, signature) = refused.split_once("X-Amz-Signature=").expect("it is signed");
+            assert!(!shown.contains("X-Amz") && !shown.contains(signature), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn objects_of_rclone_are_read_with_signed_requests() {
+    let folder = Scratch::new("rclone-s3");
+    let content = objects(&folder);
+    let Some(server) = S3Server::rclone(&folder) else { return };
+    read_with_key(&server, &content);
+}
+
+#[test]
+fn objects_of_rclone_are_read_by_presigned_addresses() {
+    let folder = Scratch::new("rclone-presigned");
+    let content = objects(&folder);
+    let Some(server) = S3Server::rclone(&folder) else { return };
+    read_presigned(&server, &content);
 }

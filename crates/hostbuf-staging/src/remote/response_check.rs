@@ -18,6 +18,10 @@ const LONGEST_TEXT: Duration = Duration::from_secs(5);
 /// The longest time that a server can ask to wait for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
+/// The codes of S3 that refuse access with status 400: of credentials and signatures that are no
+/// longer valid.
+const REFUSALS: [&str; 4] = ["AccessDenied", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"];
+
 /// An attempt that has failed.
 #[derive(Debug)]
 pub(super) struct FailedAttempt {
@@ -142,6 +146,7 @@ pub(super) async fn explain(mut response: Response, problem: RemoteProblem) -> F
     let why = format!("status {status}{}{code}", if code.is_empty() { "" } else { ", " });
     let problem = match status {
         401 | 403 => RemoteProblem::Denied { why },
+        400 if REFUSALS.contains(&code.as_str()) => RemoteProblem::Denied { why },
         404 | 410 => RemoteProblem::NotFound { why },
         _ => RemoteProblem::Status { status, why: code },
     };

@@ -118,6 +118,9 @@ fn a_refusal_is_an_error_with_the_reason_of_the_server() {
     assert_eq!(denied, RemoteProblem::Denied { why: "status 403, SignatureDoesNotMatch".into() });
     let unknown = problem_of(|_, _| TestAnswer::new("401 Unauthorized", &[], b"who?"));
     assert_eq!(unknown, RemoteProblem::Denied { why: "status 401".into() });
+    let xml = b"<Error><Code>ExpiredToken</Code></Error>";
+    let expired = problem_of(|_, _| TestAnswer::new("400 Bad Request", &[], xml));
+    assert_eq!(expired, RemoteProblem::Denied { why: "status 400, ExpiredToken".into() });
     let gone = problem_of(|_, _| TestAnswer::new("404 Not Found", &[], b""));
     assert_eq!(gone, RemoteProblem::NotFound { why: "status 404".into() });
     // A page instead of the object, as from a portal.
