@@ -8,8 +8,12 @@ mod disk_reads;
 mod file_reads;
 mod fio;
 mod host_reads;
+#[cfg(feature = "remote")]
+mod object_checksum;
 mod rank_slices;
 mod read_sample;
+#[cfg(feature = "remote")]
+mod remote_reads;
 mod shared_load;
 mod tensor_copies;
 mod tensor_file;
@@ -23,6 +27,7 @@ const USAGE: &str = "\
 usage: hostbuf-bench-staging read [--backend NAME] FILE [ROUNDS]
        hostbuf-bench-staging read --cold [--backend NAME ...] FILE [ROUNDS]
        hostbuf-bench-staging host KEY FILE [ROUNDS]
+       hostbuf-bench-staging remote [--reactors THREADSxREQUESTS] [--workers N] [--piece MIB] [--certificates FILE] URL
        hostbuf-bench-staging tensors [COUNT BYTES [ROUNDS]]
        hostbuf-bench-staging tensors --columns [ROWS BYTES [ROUNDS]]
        hostbuf run -n N --launcher local -- hostbuf-bench-staging shared FILE [ROUNDS]";
@@ -130,6 +135,12 @@ fn main() -> ExitCode {
             None => Err("expected the key of a row".to_owned()),
         },
         Some("tensors") => TensorsCommand::parse(arguments).map(TensorsCommand::run),
+        #[cfg(feature = "remote")]
+        Some("remote") => remote_reads::RemoteCommand::parse(arguments).map(remote_reads::RemoteCommand::run),
+        #[cfg(not(feature = "remote"))]
+        Some("remote") => {
+            Err("built without the feature remote: add --features remote to cargo build".to_owned())
+        }
         Some("shared") => {
             file_and_rounds(arguments).map(|(path, rounds)| shared_load::measure(&path, rounds))
         }
