@@ -12,6 +12,7 @@ mod legacy_handles;
 mod pool_blocks;
 mod ring_contract;
 mod rings;
+mod row_copies;
 mod shared_memory;
 mod stream_transfers;
 mod streams;

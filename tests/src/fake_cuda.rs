@@ -10,6 +10,8 @@ use crate::{Scratch, fixture};
 pub const FOLDER: &str = "HOSTBUF_TEST_FAKE_CUDA";
 /// The variable of the driver that names the file while which exists no event is complete.
 pub const PENDING: &str = "FAKE_CUDA_PENDING";
+/// The variable of the driver that names the file while which exists copies of rows are refused.
+pub const NO_ROWS: &str = "FAKE_CUDA_NO_ROWS";
 
 /// The variable of the fake cuFile that names the file with the name of the function that fails.
 pub const CUFILE_FAILS: &str = "FAKE_CUFILE_FAILS";
@@ -39,6 +41,7 @@ pub fn with_fake_cuda(name: &str) -> bool {
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
     command.env("LD_LIBRARY_PATH", &folder.0).env(FOLDER, &folder.0);
     command.env(CUFILE_FAILS, folder.path("cufile-fails")).env(CUFILE_LOG, folder.path("cufile-log"));
+    command.env(NO_ROWS, folder.path("no-rows"));
     let output = command.env(PENDING, folder.path("pending")).output().expect("it starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
