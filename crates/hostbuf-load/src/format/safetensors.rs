@@ -10,7 +10,7 @@ use safetensors::tensor::Metadata;
 use super::file_format::FileFormat;
 use super::file_header::FileHeader;
 use super::header_source::HeaderSource;
-use super::json_keys::duplicate_key;
+use super::json_keys::distinct_keys;
 use crate::error::FileProblem;
 use crate::table::{Dtype, TensorEntry};
 
@@ -29,12 +29,13 @@ pub(super) fn read(source: &HeaderSource<'_>) -> Result<FileHeader, FileProblem>
     let metadata: Metadata = serde_json::from_slice(&text).map_err(|error| {
         FileProblem::header("its first 8 bytes announce a header of safetensors", format!("{error}"))
     })?;
-    if let Some(tensor) = duplicate_key(&text) {
-        return Err(FileProblem::NamedTwice { tensor });
-    }
+    let keys = distinct_keys(&text).map_err(|tensor| FileProblem::NamedTwice { tensor })?;
     let data_start = PREFIX + text_bytes;
-    let mut tensors = Vec::new();
-    for (name, info) in metadata.tensors() {
+    let mut tensors = Vec::with_capacity(keys.len());
+    // An error about several tensors names the first one of the header.
+    for name in keys {
+        // The metadata are no tensor.
+        let Some(info) = metadata.info(&name) else { continue };
         let (start, end) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
         let end = data_start.saturating_add(end);
         if end > source.bytes() {

@@ -128,6 +128,21 @@ fn a_tensor_that_two_files_have_is_named_with_both() {
 }
 
 #[test]
+fn of_several_tensors_that_two_files_have_the_first_of_the_header_is_named() {
+    let folder = TestFolder::new("several-twice");
+    let names: Vec<String> = (0..40).rev().map(|number| format!("layer.{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let first = folder.write("first.safetensors", &shard(&names));
+    let second = folder.write("second.safetensors", &shard(&[&["own"][..], &names[7..]].concat()));
+    let third = folder.write("third.safetensors", &shard(&names));
+    for _ in 0..20 {
+        let error = TensorTable::read(&[&first, &second, &third]).expect_err("all have the names");
+        let FileProblem::DuplicateTensor { tensor, first: found } = &error.problem else { panic!("{error}") };
+        assert_eq!((tensor.as_str(), found, &error.path), (names[7], &first, &second));
+    }
+}
+
+#[test]
 fn a_file_that_does_not_exist_and_a_device_are_errors() {
     let error = problem("/nonexistent/model.safetensors");
     assert!(error.to_string().starts_with("opening /nonexistent/model.safetensors: No such file"), "{error}");
