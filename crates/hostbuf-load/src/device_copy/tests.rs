@@ -1,10 +1,15 @@
 //! Copies of loaded tensors to a simulated device.
 
-use std::sync::{Arc, Mutex};
+#![allow(unsafe_code, reason = "passes copies on to a simulated device")]
+
+use std::sync::{Arc, Mutex, OnceLock};
 
 use hostbuf::job::Solo;
 use hostbuf::{BufferOptions, HostBuffer};
-use hostbuf_staging::{DeviceTarget, Fault, SimulatedDevice, SimulatedMemory};
+use hostbuf_staging::{
+    CopyDevice, DeviceCopy, DeviceError, DeviceTarget, Fault, SimulatedDevice, SimulatedEvent,
+    SimulatedMemory,
+};
 
 use crate::error::{LoadError, LoadErrorKind};
 use crate::load::LoadOptions;
@@ -79,8 +84,69 @@ fn empty_buffer() -> HostBuffer {
     HostBuffer::allocate(&Solo, BufferOptions::new(4 << 20)).expect("the host has the memory")
 }
 
+/// A device whose first copy ends before the call that starts it returns. The thread that reads
+/// makes the call, so it does not read the next window before.
+struct FirstCopyDevice {
+    device: SimulatedDevice,
+    buffer: HostBuffer,
+    /// True if the load had ended when the first copy started.
+    is_late: Arc<OnceLock<bool>>,
+}
+
+impl CopyDevice for FirstCopyDevice {
+    type Event = SimulatedEvent;
+
+    fn name(&self) -> String {
+        self.device.name()
+    }
+
+    fn new_event(&self) -> Result<SimulatedEvent, DeviceError> {
+        self.device.new_event()
+    }
+
+    unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &SimulatedEvent) -> Result<(), DeviceError> {
+        // SAFETY: the caller guarantees the memory of both sides.
+        unsafe { self.device.copy_to_device(copies, done) }?;
+        if self.is_late.set(Tensors::open(&self.buffer).is_ok()).is_ok() {
+            self.device.wait(done)?;
+        }
+        Ok(())
+    }
+
+    unsafe fn copy_to_host(&self, copies: &[DeviceCopy], done: &SimulatedEvent) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        unsafe { self.device.copy_to_host(copies, done) }
+    }
+
+    fn is_complete(&self, event: &SimulatedEvent) -> Result<bool, DeviceError> {
+        self.device.is_complete(event)
+    }
+
+    fn wait(&self, event: &SimulatedEvent) -> Result<(), DeviceError> {
+        self.device.wait(event)
+    }
+}
+
 #[test]
 fn windows_are_copied_while_others_are_read() {
+    let folder = TestFolder::new("first-copy");
+    let (path, content) = write_file(&folder, (1 << 20) + 77);
+    let (memory, target) = memory(content.len() as u64);
+    let (buffer, is_late) = (empty_buffer(), Arc::default());
+    let device = FirstCopyDevice {
+        device: SimulatedDevice::new(),
+        buffer: buffer.clone(),
+        is_late: Arc::clone(&is_late),
+    };
+    let targets = |_: &TensorTable| Ok(vec![SliceTarget::new("large.bin", target.clone())]);
+    let options = LoadOptions::new().window_bytes(64 << 10).workers(1);
+    options.load_to_device(&Solo, &buffer, &[&path], &device, &targets).expect("nothing fails");
+    assert_eq!(is_late.get(), Some(&false), "the first copy has ended before the last window was read");
+    assert!(memory.content() == content);
+}
+
+#[test]
+fn windows_are_read_while_others_are_copied() {
     let folder = TestFolder::new("meanwhile");
     let (path, content) = write_file(&folder, (1 << 20) + 77);
     let (memory, target) = memory(content.len() as u64);
