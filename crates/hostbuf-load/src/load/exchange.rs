@@ -39,6 +39,7 @@ impl WindowExchange<'_> {
     /// [`LoadError::Job`] if the collective operation fails; [`LoadError::Damaged`] if a window of
     /// this host is not ready, after all windows of the round were exchanged.
     pub(super) fn run(&mut self, round: Range<u64>) -> Result<(), LoadError> {
+        tracing::debug!(?round, "exchanging windows with the other hosts");
         let begun = Instant::now();
         let result = self.exchange(round);
         add_time(&self.board.counters().replicating, begun.elapsed());

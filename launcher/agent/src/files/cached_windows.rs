@@ -77,11 +77,12 @@ fn has_no_resident_page(file: &File, start: u64, length: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read::read_into;
+    use super::super::read::FileRead;
     use super::super::window_share::{WINDOW, WindowShare};
     use super::*;
     use hostbuf_memory::memfd::{self, Backing};
     use hostbuf_staging::{Backend, FileOptions, cached_pages, drop_cached_pages};
+    use std::convert::Infallible;
     use std::io::Read;
 
     /// A file of three windows in the folder for temporary files, which is removed at the end.
@@ -123,7 +124,11 @@ mod tests {
         }
         let memory = memfd::create("hostbuf-test", ThreeWindows::BYTES, Backing::Shmem).unwrap();
         let mapping = FileMapping::new(memory.as_fd(), 0, ThreeWindows::BYTES, 4096).unwrap();
-        read_into(&file, &mapping, &windows, WindowShare::ALL, &mut |_| {}).unwrap();
+        let read = FileRead::new(&file, &mapping, &windows, WindowShare::ALL);
+        for round in WindowShare::ALL.rounds(ThreeWindows::BYTES) {
+            let Ok(()) = read.read::<Infallible>(round, None, &mut || {}).unwrap();
+        }
+        windows.drop_all_read();
         let kept = cached_pages_in(file.as_std(), 0..WINDOW).unwrap();
         assert_eq!(kept.cached, kept.pages, "it was there");
         assert_eq!(cached_pages_in(file.as_std(), WINDOW..ThreeWindows::BYTES).unwrap().cached, 0);

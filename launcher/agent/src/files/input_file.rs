@@ -138,6 +138,14 @@ pub(super) fn failure(path: &Path, error: &io::Error) -> JobError {
     refusal(ErrorClass::Os, path, &format!("{error}{remedy}"))
 }
 
+/// Returns the error of a file that cannot be opened. The error of the kernel begins with the path.
+pub(super) fn opening_failure(path: &Path, error: &io::Error) -> JobError {
+    match error.to_string().strip_prefix(&format!("{}: ", path.display())) {
+        Some(rest) => refusal(ErrorClass::Os, path, rest),
+        None => failure(path, error),
+    }
+}
+
 /// Returns the error of a file that cannot be loaded for the reason `why`.
 pub(super) fn refusal(class: ErrorClass, path: &Path, why: &str) -> JobError {
     JobError::new(class, format!("cannot load {} on {}: {why}", shown(path), process::host_name()))

@@ -11,20 +11,20 @@ use hostbuf::{BufferOptions, ErrorClass, JobError};
 use hostbuf_memory::populate::Workers;
 use hostbuf_memory::{Demand, Pages, resolve_all, space};
 use hostbuf_os::memory::page_size;
-use hostbuf_staging::{Backend, File, FileOptions};
 
-use super::cached_windows::CachedWindows;
-use super::exchange::exchange;
+use super::file_load::FileLoad;
 use super::files_folder::OWNER_NAME;
 use super::folder_path::on_this_host;
 use super::folder_slot::FolderSlot;
 use super::input_file::{InputFile, failure, refusal};
 use super::loaded_file::{HUGE_PAGE, LoadedFile};
 use super::mapped_page::mapped_page;
-use super::read::{ReadFailure, read_into};
-use super::window_share::{WINDOW, WindowShare};
+use super::window_share::WindowShare;
 use crate::buffer_request::hash;
 use crate::load_status::ReportedFile;
+
+/// The longest name of a host that Linux has.
+const HOST_NAME_MAX: usize = 64;
 
 /// The result of a step, or the error of the job.
 type Result<T> = std::result::Result<T, JobError>;
@@ -126,8 +126,8 @@ impl HostFiles {
     /// with the number of bytes so far. Collective.
     ///
     /// # Errors
-    /// On all hosts: one line for the first file that cannot be read, or has changed, or about the
-    /// folder.
+    /// On all hosts: one line for the first file that cannot be read, has changed, or has arrived
+    /// damaged, or about the folder.
     pub(crate) fn load(
         mut self,
         group: &dyn Collective,
@@ -138,22 +138,15 @@ impl HostFiles {
         let mut before = 0;
         let mut sealed = Vec::with_capacity(self.files.len());
         let is_shared = self.are_the_same(group)?;
+        let hosts = host_names(group)?;
         let files = std::mem::take(&mut self.files);
         for (number, (input, file)) in self.inputs.iter().zip(files).enumerate() {
             let share = match is_shared {
                 true => WindowShare::new(group.rank(), group.size(), number),
                 false => WindowShare::ALL,
             };
-            let read = read(input, &file, share, &mut |done| progress(before + done));
-            let (backend, own) = JobError::all_or_first(group, read)?;
-            if is_shared && input.bytes() > 0 {
-                let mapping = JobError::all_or_first(group, file.map().map_err(JobError::from))?;
-                let mut done = own;
-                exchange(group, &mapping, share, &mut |bytes| {
-                    done += bytes;
-                    progress(before + done);
-                })?;
-            }
+            let load = FileLoad { group, hosts: &hosts, input, file: &file, share };
+            let (backend, own) = load.run(&mut |done| progress(before + done))?;
             *self.outcome.backends.entry(backend).or_default() += 1;
             self.outcome.own += own;
             before += input.bytes();
@@ -190,6 +183,18 @@ impl HostFiles {
     }
 }
 
+/// Returns the names of the hosts in the order of their agents. Collective.
+fn host_names(group: &dyn Collective) -> Result<Vec<String>> {
+    let mut own = [0; HOST_NAME_MAX];
+    let name = hostbuf_os::process::host_name();
+    let length = name.len().min(own.len());
+    own[..length].copy_from_slice(&name.as_bytes()[..length]);
+    let mut all = vec![0; own.len() * group.size()];
+    group.all_gather(&own, &mut all)?;
+    let text = |name: &[u8]| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
+    Ok(all.chunks_exact(HOST_NAME_MAX).map(text).collect())
+}
+
 /// Checks that no file has the name of hostbuf's own link. The launcher has checked that all names
 /// differ.
 fn check_names(inputs: &[InputFile]) -> Result<()> {
@@ -211,50 +216,4 @@ fn check_dumpable() -> Result<()> {
         program.display()
     );
     Err(JobError::new(ErrorClass::Unsupported, message))
-}
-
-/// Opens a file for reading. If the page cache has little of it, it is read past the page cache,
-/// also where [`File`] cannot know that (before Linux 6.5).
-fn open(input: &InputFile) -> Result<File> {
-    let open = |backend| FileOptions::new().backend(backend).open(input.path());
-    let source = open(Backend::Auto).map_err(|error| {
-        // The error begins with the path.
-        let text = error.to_string();
-        let path = format!("{}: ", input.path().display());
-        match text.strip_prefix(&path) {
-            Some(rest) => refusal(ErrorClass::Os, input.path(), rest),
-            None => failure(input.path(), &error),
-        }
-    })?;
-    let is_through_cache = source.backend().backend == Backend::Posix;
-    if is_through_cache && CachedWindows::of(source.as_std(), input.bytes(), WINDOW).are_mostly_absent() {
-        return Ok([Backend::Uring, Backend::Direct]
-            .into_iter()
-            .find_map(|way| open(way).ok())
-            .unwrap_or(source));
-    }
-    Ok(source)
-}
-
-/// Reads the share of this host of a file into its memory file. Returns the name of the way in
-/// which it was read, and the number of bytes read.
-fn read(
-    input: &InputFile,
-    file: &LoadedFile,
-    share: WindowShare,
-    progress: &mut dyn FnMut(u64),
-) -> Result<(String, u64)> {
-    let source = open(input)?;
-    input.check(source.as_std())?;
-    let mut own = 0;
-    if input.bytes() > 0 {
-        let cached = CachedWindows::of(source.as_std(), input.bytes(), WINDOW);
-        let mapping = file.map()?;
-        own = read_into(&source, &mapping, &cached, share, progress).map_err(|problem| match problem {
-            ReadFailure::Ended => input.ended(source.as_std()),
-            ReadFailure::Refused(error) => failure(input.path(), &error),
-        })?;
-    }
-    input.check(source.as_std())?;
-    Ok((source.backend().backend.to_string(), own))
 }

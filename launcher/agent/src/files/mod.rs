@@ -6,6 +6,9 @@
 
 mod cached_windows;
 mod exchange;
+#[cfg(test)]
+mod exchange_tests;
+mod file_load;
 mod files_folder;
 mod folder_lock;
 mod folder_owner;

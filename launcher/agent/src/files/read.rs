@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "reads into a mapping by its address")]
 
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use hostbuf_os::cores::Cores;
 use hostbuf_staging::{File, ReadAt};
 
 use super::cached_windows::CachedWindows;
-use super::window_share::{WINDOW, WindowShare};
+use super::window_share::{WindowShare, place};
 
 /// The numbers of threads that read. Threads that wait for a disk need no core.
 const THREADS: RangeInclusive<usize> = 4..=16;
@@ -26,82 +26,101 @@ pub(super) enum ReadFailure {
     Refused(io::Error),
 }
 
-/// A file that is being read, and the mapping that gets its bytes.
-struct FileRead<'a> {
+/// A file that is being read, and the mapping that gets its bytes. The page cache keeps only what
+/// `cached` has found there.
+pub(super) struct FileRead<'a> {
     file: &'a File,
     mapping: &'a FileMapping,
     cached: &'a CachedWindows<'a>,
     share: WindowShare,
-    /// The number of windows to read.
-    windows: u64,
-    bytes: u64,
-    /// The number of windows that threads have claimed.
+    /// The next window that no thread has claimed.
     next: AtomicU64,
+    /// The number of bytes read.
     done: AtomicU64,
     failure: Mutex<Option<ReadFailure>>,
 }
 
-/// Reads the windows of `share` of a file into a mapping of its length, whose pages exist. The page
-/// cache keeps only what `cached` has found there. `progress` is called with the number of bytes
-/// read so far. Returns the number of bytes read.
-///
-/// # Errors
-/// The first failure of a thread; the others end after their windows.
-pub(super) fn read_into(
-    file: &File,
-    mapping: &FileMapping,
-    cached: &CachedWindows<'_>,
-    share: WindowShare,
-    progress: &mut dyn FnMut(u64),
-) -> Result<u64, ReadFailure> {
-    let (bytes, failure) = (mapping.len(), Mutex::new(None));
-    let windows = share.count(bytes);
-    let read =
-        FileRead { file, mapping, cached, share, windows, bytes, next: 0.into(), done: 0.into(), failure };
-    let most = usize::try_from(windows).unwrap_or(usize::MAX);
-    let threads = Cores::own().threads().clamp(*THREADS.start(), *THREADS.end()).min(most);
-    std::thread::scope(|scope| {
-        // If a thread cannot be started, the others do its part.
-        for _ in 1..threads {
-            let _ = std::thread::Builder::new().spawn_scoped(scope, || read.run(&mut |_| {}));
-        }
-        read.run(progress);
-    });
-    let done = read.done.load(Ordering::Relaxed);
-    progress(done);
-    cached.drop_all_read();
-    match read.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(failure) => Err(failure),
-        None => Ok(done),
+impl<'a> FileRead<'a> {
+    /// Makes the state of reading the windows of `share` into a mapping of the length of the file,
+    /// whose pages exist.
+    pub(super) fn new(
+        file: &'a File,
+        mapping: &'a FileMapping,
+        cached: &'a CachedWindows<'a>,
+        share: WindowShare,
+    ) -> FileRead<'a> {
+        let (next, done, failure) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(None));
+        FileRead { file, mapping, cached, share, next, done, failure }
     }
-}
 
-impl FileRead<'_> {
-    /// Reads windows until none is left, or a thread has failed. `progress` is called with the
-    /// number of bytes that all threads have read.
-    fn run(&self, progress: &mut dyn FnMut(u64)) {
+    /// Returns the number of bytes read.
+    pub(super) fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Reads the windows of this host in `round` by several threads. This thread calls `meanwhile`
+    /// first, and then reads too, and calls `progress` after each window.
+    ///
+    /// # Errors
+    /// The first failure of a thread; the others end after their windows. Otherwise the error of
+    /// `meanwhile`.
+    pub(super) fn read<E>(
+        &self,
+        round: Range<u64>,
+        meanwhile: Option<&mut dyn FnMut() -> Result<(), E>>,
+        progress: &mut dyn FnMut(),
+    ) -> Result<Result<(), E>, ReadFailure> {
+        let own = round.clone().filter(|&window| self.share.is_own(window)).count();
+        let threads = Cores::own().threads().clamp(*THREADS.start(), *THREADS.end()).min(own);
+        self.next.store(round.start, Ordering::Relaxed);
+        let others = if meanwhile.is_some() { threads } else { threads.saturating_sub(1) };
+        let result = std::thread::scope(|scope| {
+            // If a thread cannot be started, the others do its part.
+            for _ in 0..others {
+                let _ = std::thread::Builder::new().spawn_scoped(scope, || self.run(round.end, &mut || {}));
+            }
+            let result = meanwhile.map_or(Ok(()), |work| work());
+            if result.is_ok() {
+                self.run(round.end, progress);
+            } else {
+                // No thread claims another window.
+                self.next.store(round.end, Ordering::Relaxed);
+            }
+            result
+        });
+        match self.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(failure) => Err(failure),
+            None => Ok(result),
+        }
+    }
+
+    /// Reads windows below `end` until none is left, or a thread has failed.
+    fn run(&self, end: u64, progress: &mut dyn FnMut()) {
         loop {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            if number >= self.windows {
+            let window = self.next.fetch_add(1, Ordering::Relaxed);
+            if window >= end {
                 return;
             }
-            if let Err(failure) = self.read_window(self.share.window(number) * WINDOW) {
-                self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
-                // No thread claims another window.
-                self.next.store(self.windows, Ordering::Relaxed);
+            if !self.share.is_own(window) {
+                continue;
             }
-            progress(self.done.load(Ordering::Relaxed));
+            if let Err(failure) = self.read_window(window) {
+                self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+                self.next.store(end, Ordering::Relaxed);
+            }
+            progress();
         }
     }
 
-    fn read_window(&self, start: u64) -> Result<(), ReadFailure> {
-        let wanted = (self.bytes - start).min(WINDOW) as usize;
+    fn read_window(&self, window: u64) -> Result<(), ReadFailure> {
+        let Range { start, end } = place(window, self.mapping.len());
+        let wanted = (end - start) as usize;
         // Reads past the page cache have whole blocks, of at most 4096 bytes. The last page of the
         // mapping is whole too.
         let room = wanted.next_multiple_of(self.file.alignment() as usize);
         let memory = (self.mapping.start() + start as usize) as *mut u8;
         // SAFETY: the mapping has all pages that contain its bytes, and this thread has claimed
-        // the window: nothing else accesses it until the file is sealed.
+        // the window: nothing else accesses it until the round has ended.
         let window = unsafe { std::slice::from_raw_parts_mut(memory, room) };
         let mut done = 0;
         while done < wanted {
@@ -120,8 +139,10 @@ impl FileRead<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::window_share::WINDOW;
     use super::*;
     use hostbuf_memory::memfd::{self, Backing};
+    use std::convert::Infallible;
     use std::os::fd::AsFd;
     use std::path::PathBuf;
 
@@ -147,12 +168,15 @@ mod tests {
         let memory = memfd::create("hostbuf-test", bytes, Backing::Shmem).unwrap();
         let mapping = FileMapping::new(memory.as_fd(), 0, bytes, 4096).unwrap();
         let cached = CachedWindows::of(file.as_std(), bytes, WINDOW);
+        let read = FileRead::new(file, &mapping, &cached, WindowShare::ALL);
         let mut last = 0;
-        read_into(file, &mapping, &cached, WindowShare::ALL, &mut |done| {
-            assert!((last..=bytes).contains(&done));
-            last = done;
-        })?;
-        assert_eq!(last, bytes);
+        for round in WindowShare::ALL.rounds(bytes) {
+            let Ok(()) = read.read::<Infallible>(round, None, &mut || {
+                assert!((last..=bytes).contains(&read.done()));
+                last = read.done();
+            })?;
+        }
+        assert_eq!(read.done(), bytes);
         // SAFETY: the pages of the mapping exist, and only this test uses them.
         let found = unsafe { std::slice::from_raw_parts(mapping.start() as *const u8, bytes as usize) };
         Ok(found.to_vec())
