@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::watched_rank::{WatchedRank, watch};
 use crate::error::{AttachError, Error, Result};
 use crate::job::{Collective, all_or_none};
 use hostbuf_os::session::{AcceptedClient, Acceptor, Session};
@@ -48,10 +49,11 @@ impl Handover {
         }
         let name = format!("hostbuf/allocate/{job:032x}");
         let leads = local.rank() == 0;
+        let watched = watch(local)?;
         let listener = leads.then(|| socket::listen_on(&name)).transpose();
         let listener = all_or_none(local, listener.map_err(Error::os("listening on a socket")))?;
         match listener {
-            Some(listener) => accept(listener, others).map(Handover::Leader),
+            Some(listener) => accept(listener, others, &watched).map(Handover::Leader),
             None => Session::open(&name, None, &hello(local))
                 .map(|session| Handover::Rank(session.into_connection()))
                 .map_err(|e| failed(format!("the leader rank of this host does not answer: {e}"))),
@@ -140,8 +142,8 @@ fn hello(local: &dyn Collective) -> Message<'static> {
 }
 
 /// Accepts the local ranks 1 to `others`, and rejects other processes. A rank's first connection
-/// stays.
-fn accept(listener: OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
+/// stays. A rank of `watched` that ends before it has connected is an error at once.
+fn accept(listener: OwnedFd, others: usize, watched: &[WatchedRank]) -> Result<Vec<FrameSocket>> {
     let deadline = Instant::now() + HANDOVER_TIMEOUT;
     let mut acceptor = Acceptor::new(listener);
     let mut ranks = BTreeMap::new();
@@ -150,14 +152,9 @@ fn accept(listener: OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
         if left.is_zero() {
             return Err(failed(format!("{} of {others} ranks did not connect", others - ranks.len())));
         }
+        let missing: Vec<_> = watched.iter().filter(|rank| !ranks.contains_key(&rank.local_rank)).collect();
         let left = acceptor.retry_after().map_or(left, |pace| left.min(pace));
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        let mut fds: Vec<_> = acceptor.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(nix::Error::EINTR) => {}
-            Err(e) => return Err(Error::os("waiting for the ranks of this host")(e)),
-        }
-        drop(fds);
+        let ended = wait(&acceptor, &missing, left)?;
         for AcceptedClient { connection, hello, .. } in acceptor.advance() {
             if let Ok(Message::Hello { hello: Hello { role: Role::Member, local_rank, .. }, .. }) =
                 hello.message()
@@ -166,8 +163,40 @@ fn accept(listener: OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
                 ranks.entry(local_rank).or_insert(connection);
             }
         }
+        if let Some(rank) = ended.filter(|rank| !ranks.contains_key(&rank.local_rank)) {
+            return Err(failed(format!(
+                "rank {} of this host (process {}) has ended before it connected to the leader rank: look for its own error \
+                 message, and start the job again",
+                rank.local_rank, rank.pid
+            )));
+        }
     }
     Ok(ranks.into_values().collect())
+}
+
+/// Waits until a connection has input, one of `missing` has ended, or `limit` is over. Returns the
+/// first rank that has ended.
+fn wait<'r>(
+    acceptor: &Acceptor,
+    missing: &[&'r WatchedRank],
+    limit: Duration,
+) -> Result<Option<&'r WatchedRank>> {
+    let gone = missing.iter().find(|rank| rank.end.is_none()).copied();
+    let timeout = if gone.is_some() { Duration::ZERO } else { limit };
+    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+    let watch = |fd| PollFd::new(fd, PollFlags::POLLIN);
+    let mut fds: Vec<_> = acceptor.descriptors().map(watch).collect();
+    let connections = fds.len();
+    let running = missing.iter().filter_map(|rank| rank.end.as_ref().map(|end| (*rank, end.as_fd())));
+    let running: Vec<_> = running.collect();
+    fds.extend(running.iter().map(|(_, end)| watch(*end)));
+    match poll(&mut fds, timeout) {
+        Ok(_) | Err(nix::Error::EINTR) => {}
+        Err(e) => return Err(Error::os("waiting for the ranks of this host")(e)),
+    }
+    let has_ended = |fd: &PollFd<'_>| fd.any() == Some(true);
+    let ended = running.iter().zip(&fds[connections..]).find(|(_, fd)| has_ended(fd));
+    Ok(gone.or(ended.map(|((rank, _), _)| *rank)))
 }
 
 fn is_readable(channel: &FrameSocket, timeout: PollTimeout) -> Result<bool> {
@@ -202,6 +231,7 @@ fn expect(leader: &FrameSocket, is_expected: fn(&Message<'_>) -> bool) -> Result
 
 #[cfg(test)]
 mod tests {
+    use super::super::watched_rank::identity;
     use super::*;
 
     #[test]
@@ -213,7 +243,7 @@ mod tests {
         socket::send(garbage.as_fd(), b"garbage", &[]).unwrap();
         let hello = Hello { local_rank: 1, local_size: 2, rank: 1, size: 2, ..Hello::of(Role::Member) };
         let session = Session::open(&name, None, &Message::Hello { hello, command: b"" }).unwrap();
-        let ranks = accept(listener, 1).unwrap();
+        let ranks = accept(listener, 1, &[]).unwrap();
         ranks[0].send(&Message::Populated, &[]).unwrap();
         let answer = session.first_answer(HANDOVER_TIMEOUT).unwrap();
         assert_eq!(answer.message(), Ok(Message::Populated));
@@ -230,7 +260,7 @@ mod tests {
         };
         // The acceptor takes them in the order in which they connect.
         let [leader, first, second, beyond, last] = [0, 1, 1, 99, 2].map(open);
-        let ranks = accept(listener, 2).unwrap();
+        let ranks = accept(listener, 2, &[]).unwrap();
         assert_eq!(ranks.len(), 2);
         for rank in &ranks {
             rank.send(&Message::Populated, &[]).unwrap();
@@ -241,6 +271,34 @@ mod tests {
         {
             let answer = session.first_answer(HANDOVER_TIMEOUT);
             assert_eq!(answer.is_ok_and(|answer| answer.message() == Ok(Message::Populated)), is_accepted);
+        }
+    }
+
+    #[test]
+    fn a_rank_that_ends_before_it_connects_is_an_error_at_once() {
+        for (number, ends_early) in [false, true].into_iter().enumerate() {
+            let name = format!("hostbuf/allocate/ended/{number}/{}", std::process::id());
+            let listener = socket::listen_on(&name).unwrap();
+            let mut rank = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+            let identity = identity(rank.id() as i32);
+            let open = || WatchedRank::open(2, &identity, identity[2]);
+            let running = (!ends_early).then(open);
+            rank.kill().unwrap();
+            rank.wait().unwrap();
+            let Some(watched) = running.unwrap_or_else(open) else {
+                eprintln!("skipped: the kernel has no pidfd");
+                return;
+            };
+            assert_eq!(watched.end.is_none(), ends_early);
+            // The rank 1 has connected, and the rank 2 has ended.
+            let hello = Hello { local_rank: 1, local_size: 3, rank: 1, size: 3, ..Hello::of(Role::Member) };
+            let session = Session::open(&name, None, &Message::Hello { hello, command: b"" }).unwrap();
+            let error = accept(listener, 2, &[watched]).unwrap_err().to_string();
+            assert!(
+                error.contains("rank 2 of this host (process ") && error.contains("has ended"),
+                "{error}"
+            );
+            drop(session);
         }
     }
 }

@@ -3,5 +3,6 @@
 
 pub(crate) mod election;
 pub(crate) mod handover;
+mod watched_rank;
 
 pub use election::{ElectionOutcome, Electorate, RangeRequest, describe, disagreement, elect, reason};
