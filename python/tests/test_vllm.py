@@ -1,5 +1,6 @@
 """The loader for vLLM, with PyTorch and a minimal test package in the place of vLLM."""
 
+import json
 import multiprocessing
 import pathlib
 import sys
@@ -50,17 +51,21 @@ class Model:
     def __init__(self) -> None:
         self.loaded: dict[str, Any] = {}
 
-    def load_weights(self, named: Any) -> None:
+    def load_weights(self, named: Any) -> "set[str]":
         self.loaded = {name: tensor.clone() for name, tensor in named}
+        return set(self.loaded)
+
+    def named_parameters(self) -> "list[tuple[str, Any]]":
+        return [(name, None) for name in ARRAYS]
 
 
-def load_model(folder: str, **options: Any) -> "dict[str, Any]":
+def load_model(folder: str, model: "Model | None" = None, **options: Any) -> "dict[str, Any]":
     import hostbuf.vllm
 
     loaders = fake_vllm()
     hostbuf.vllm.register()
     loader = loaders["hostbuf"](types.SimpleNamespace(model_loader_extra_config=options))
-    model = Model()
+    model = model or Model()
     loader.load_weights(model, types.SimpleNamespace(model=folder))
     return model.loaded
 
@@ -96,6 +101,42 @@ class Vllm(unittest.TestCase):
             load_model("org/model")
         with self.assertRaisesRegex(hostbuf.InvalidError, "invalid option threads"):
             load_model(f"{self.folder}/model", threads=3)
+
+    def test_only_the_files_of_the_weights_are_read(self) -> None:
+        import hostbuf
+
+        model = pathlib.Path(self.folder, "model")
+        # A second copy in the format of Mistral, and an array that is no weight.
+        write(model / "consolidated.safetensors", {"other": ARRAYS["layer0"]})
+        np.save(model / "rope.npy", ARRAYS["layer0"])
+        self.assertEqual(set(load_model(str(model))), set(ARRAYS))
+        names = {name: f"{name}.safetensors" for name in ARRAYS}
+        (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+        (model / "consolidated.safetensors.index.json").write_text(json.dumps({"weight_map": {"other": "consolidated.safetensors"}}))
+        self.assertEqual(set(load_model(str(model))), set(ARRAYS))
+        empty = pathlib.Path(self.folder, "empty")
+        empty.mkdir()
+        with self.assertRaisesRegex(hostbuf.InvalidError, r"empty has no file \*.safetensors of them"):
+            load_model(str(empty))
+
+    def test_a_missing_weight_is_an_error(self) -> None:
+        import hostbuf
+
+        pathlib.Path(self.folder, "model", "layer3.safetensors").unlink()
+        with self.assertRaisesRegex(hostbuf.LoadError, "do not contain the weights layer3"):
+            load_model(f"{self.folder}/model")
+
+    def test_a_model_names_more_files(self) -> None:
+        vision = pathlib.Path(self.folder, "vision", "weights")
+        vision.mkdir(parents=True)
+        write(vision / "tower.safetensors", {"tower": ARRAYS["layer0"]})
+        model = Model()
+        model.allow_patterns_overrides = ["layer*.safetensors"]  # type: ignore[attr-defined]
+        source = types.SimpleNamespace(model_or_path=f"{self.folder}/vision", subfolder="weights", prefix="vision.")
+        model.secondary_weights = [source]  # type: ignore[attr-defined]
+        loaded = load_model(f"{self.folder}/model", model)
+        self.assertEqual(set(loaded), {*ARRAYS, "vision.tower"})
+        self.assertTrue(np.array_equal(loaded["vision.tower"].numpy(), ARRAYS["layer0"]))
 
     def test_the_workers_of_a_host_share_one_buffer(self) -> None:
         context = multiprocessing.get_context("spawn")

@@ -76,7 +76,7 @@ class HostTensors(Mapping[str, Any]):
         if big:
             raise LoadError(f'tensor "{name}" is big-endian, which PyTorch does not have: use the numpy array', "Unsupported")
         if not nbytes:
-            return torch_view(torch.empty(0, dtype=torch.uint8), dtype, shape)
+            return torch_view(torch.empty(0, dtype=torch.uint8, device="cpu"), dtype, shape)
         with warnings.catch_warnings():
             # PyTorch warns of read-only memory.
             warnings.simplefilter("ignore", UserWarning)
