@@ -297,6 +297,9 @@ typedef struct hostbuf_registration hostbuf_registration;
 // A slice of a tensor, which keeps the buffer mapped. Threads may share it.
 typedef struct hostbuf_slice hostbuf_slice;
 
+// The places on a GPU of the tensors of a load, or of slices of them.
+typedef struct hostbuf_slice_targets hostbuf_slice_targets;
+
 // The tensors that were loaded into a buffer, which stays mapped as long as they exist. Threads
 // may share them.
 typedef struct hostbuf_tensors hostbuf_tensors;
@@ -655,6 +658,15 @@ typedef struct hostbuf_load_options {
     size_t workers;
 } hostbuf_load_options;
 
+// A function that chooses what a load copies to the GPU of its rank. The tensors are described,
+// but have no bytes yet: `hostbuf_tensor.address` is null. The function makes slices of them,
+// calls `hostbuf_slice_targets_add` for each, and frees them. It returns 0, or another number if
+// it has failed. It runs once, in a thread of the library, in which the GPU is current. Both
+// handles are valid until it returns. It must not throw exceptions or call `longjmp`.
+typedef int (*hostbuf_targets_function)(const struct hostbuf_tensors *tensors,
+                                        struct hostbuf_slice_targets *targets,
+                                        void *argument);
+
 // The shape of a slice. Its array is valid as long as the slice.
 typedef struct hostbuf_slice_info {
     // The size of this structure: initialize it with `HOSTBUF_SLICE_INFO_INIT`.
@@ -694,7 +706,8 @@ typedef struct hostbuf_tensor {
     size_t struct_size;
     // The name.
     const char *name;
-    // The address of the first byte, the same in every rank of every host.
+    // The address of the first byte, the same in every rank of every host. Null in a
+    // `hostbuf_targets_function`, before the tensor is loaded.
     const void *address;
     // The number of bytes.
     uint64_t bytes;
@@ -1314,6 +1327,36 @@ void hostbuf_transfer_cancel(const struct hostbuf_transfer *transfer);
 // accesses its memory. A null transfer is ignored.
 void hostbuf_transfer_free(struct hostbuf_transfer *transfer);
 
+// Adds a slice of the tensors of the same `hostbuf_targets_function`. The load copies it, packed,
+// to the address of the GPU, where memory of its size lies until `hostbuf_load_to_gpu` has
+// returned. The slice may be freed afterwards.
+enum hostbuf_status hostbuf_slice_targets_add(struct hostbuf_slice_targets *targets,
+                                              const struct hostbuf_slice *slice,
+                                              uint64_t address);
+
+// Loads files as `hostbuf_load` does, and copies the slices that `targets(tensors, .., argument)`
+// chooses in this rank to the GPU that has the number `gpu` in this process, each part as soon as
+// it has been read: the time is the longer one of reading and copying, not their sum. The copies
+// begin after the work that `stream` has when `targets` returns, a `CUstream` or `cudaStream_t` of
+// that GPU; null is the default stream. All have ended when the call returns. The GPU copies at
+// full speed if the buffer is registered with it (`hostbuf_register`). Collective; each rank may
+// choose other slices, and has a GPU of its own.
+//
+// The results are those of `hostbuf_load`, in all ranks. If the load succeeds but the copies of
+// this rank fail, only this rank gets an error, and `hostbuf_tensors_open` finds the tensors:
+// `HOSTBUF_CANCELLED`: `targets` has failed. `HOSTBUF_GPU_FAILED`: the GPU could not copy.
+// `HOSTBUF_UNSUPPORTED`: there is no driver or no such GPU; nothing is loaded then.
+enum hostbuf_status hostbuf_load_to_gpu(const struct hostbuf_buffer *buffer,
+                                        const struct hostbuf_collective *group,
+                                        const char *const *paths,
+                                        size_t count,
+                                        const struct hostbuf_load_options *options,
+                                        uint32_t gpu,
+                                        void *stream,
+                                        hostbuf_targets_function targets,
+                                        void *argument,
+                                        struct hostbuf_tensors **to);
+
 // Loads files of tensors into an empty buffer, by all ranks of `group`: safetensors, `.npy` and
 // Arrow IPC, and any other file as one tensor of bytes. A path may also be a folder of such files,
 // or an index `*.safetensors.index.json`. The `count` paths of rank 0 count. Each byte is read by
@@ -1352,6 +1395,14 @@ enum hostbuf_status hostbuf_allocate_and_load(const struct hostbuf_collective *g
 // overwritten the description of the tensors.
 enum hostbuf_status hostbuf_tensors_open(const struct hostbuf_buffer *buffer,
                                          struct hostbuf_tensors **to);
+
+// Sets `to` to the tensors that `hostbuf run --load` has loaded before `main`, and `buffer`,
+// unless it is null, to their buffer. Local, not collective.
+//
+// `HOSTBUF_NOTHING`: the launcher has loaded none, or no launcher has started this process.
+// `HOSTBUF_DAMAGED`: a process has overwritten the description of the tensors.
+enum hostbuf_status hostbuf_tensors_loaded(struct hostbuf_buffer **buffer,
+                                           struct hostbuf_tensors **to);
 
 // Sets `to` to the slice of all elements of the tensor `name`.
 //

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -111,21 +112,9 @@ struct fused_part {
     std::size_t shares = 0;
 };
 
-/// The tensors that were loaded into a buffer, which stays mapped as long as they exist. Threads
-/// may share them.
-class tensors {
+/// The descriptions of tensors, and their slices. Threads may share them.
+class tensor_table {
 public:
-    /// Finds the tensors of a buffer into which any program of the job has loaded files.
-    explicit tensors(const buffer &loaded) { check(hostbuf_tensors_open(loaded.get(), &own_)); }
-    explicit tensors(hostbuf_tensors *own) noexcept : own_(own) {}
-    tensors(tensors &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
-    tensors &operator=(tensors &&other) noexcept
-    {
-        std::swap(own_, other.own_);
-        return *this;
-    }
-    ~tensors() { hostbuf_tensors_free(own_); }
-
     std::size_t size() const noexcept { return hostbuf_tensors_count(own_); }
 
     /// Returns a tensor by its number, in the order of the names. Its pointers are valid as long as
@@ -155,18 +144,6 @@ public:
         return found;
     }
 
-    /// Returns the elements of a tensor in the buffer. The program states their type.
-    template <class T>
-    view<const T> as(const std::string &name) const
-    {
-        static_assert(std::is_trivially_copyable<T>::value, "bytes are no value of such a type");
-        const hostbuf_tensor found = at(name);
-        if (found.bytes % sizeof(T) != 0) throw std::invalid_argument("hostbuf::tensors: \"" + name + "\" has no whole number of such elements");
-        if (reinterpret_cast<std::uintptr_t>(found.address) % alignof(T) != 0)
-            throw std::invalid_argument("hostbuf::tensors: \"" + name + "\" is not aligned for such elements");
-        return {static_cast<const T *>(found.address), static_cast<std::size_t>(found.bytes / sizeof(T))};
-    }
-
     /// Returns the slice of all elements.
     hostbuf::slice whole(const std::string &name) const
     {
@@ -194,7 +171,10 @@ public:
         });
     }
 
-    hostbuf_tensors *get() const noexcept { return own_; }
+protected:
+    explicit tensor_table(hostbuf_tensors *own = nullptr) noexcept : own_(own) {}
+
+    hostbuf_tensors *own_;
 
 private:
     template <class Make>
@@ -204,8 +184,36 @@ private:
         check(make(&own));
         return hostbuf::slice(own);
     }
+};
 
-    hostbuf_tensors *own_ = nullptr;
+/// The tensors that were loaded into a buffer, which stays mapped as long as they exist. Threads
+/// may share them.
+class tensors : public tensor_table {
+public:
+    /// Finds the tensors of a buffer into which any program of the job has loaded files.
+    explicit tensors(const buffer &loaded) { check(hostbuf_tensors_open(loaded.get(), &own_)); }
+    explicit tensors(hostbuf_tensors *own) noexcept : tensor_table(own) {}
+    tensors(tensors &&other) noexcept : tensor_table(std::exchange(other.own_, nullptr)) {}
+    tensors &operator=(tensors &&other) noexcept
+    {
+        std::swap(own_, other.own_);
+        return *this;
+    }
+    ~tensors() { hostbuf_tensors_free(own_); }
+
+    /// Returns the elements of a tensor in the buffer. The program states their type.
+    template <class T>
+    view<const T> as(const std::string &name) const
+    {
+        static_assert(std::is_trivially_copyable<T>::value, "bytes are no value of such a type");
+        const hostbuf_tensor found = at(name);
+        if (found.bytes % sizeof(T) != 0) throw std::invalid_argument("hostbuf::tensors: \"" + name + "\" has no whole number of such elements");
+        if (reinterpret_cast<std::uintptr_t>(found.address) % alignof(T) != 0)
+            throw std::invalid_argument("hostbuf::tensors: \"" + name + "\" is not aligned for such elements");
+        return {static_cast<const T *>(found.address), static_cast<std::size_t>(found.bytes / sizeof(T))};
+    }
+
+    hostbuf_tensors *get() const noexcept { return own_; }
 };
 
 /// A new buffer, and the tensors that were loaded into it.
@@ -237,6 +245,80 @@ inline loaded_tensors allocate_and_load(const hostbuf_collective *group, const s
     hostbuf_tensors *made;
     check(hostbuf_allocate_and_load(group, &buffer_options, own.data(), own.size(), &options, &allocated, &made));
     return {buffer(allocated), tensors(made)};
+}
+
+/// Returns the tensors that `hostbuf run --load` has loaded before `main`, and their buffer, or
+/// nothing if it has loaded none. Not collective.
+inline std::optional<loaded_tensors> loaded()
+{
+    hostbuf_buffer *own;
+    hostbuf_tensors *found;
+    const hostbuf_status status = hostbuf_tensors_loaded(&own, &found);
+    if (status == HOSTBUF_NOTHING) return std::nullopt;
+    check(status);
+    return loaded_tensors{buffer(own), tensors(found)};
+}
+
+/// The places on a GPU of the tensors of a load, or of slices of them.
+class slice_targets {
+public:
+    explicit slice_targets(hostbuf_slice_targets *own) noexcept : own_(own) {}
+
+    /// Adds a slice, and the address on the GPU to which the load copies it, packed.
+    void add(const slice &part, std::uint64_t address) { check(hostbuf_slice_targets_add(own_, part.get(), address)); }
+
+private:
+    hostbuf_slice_targets *own_;
+};
+
+namespace detail {
+
+/// The descriptions of tensors that are being loaded. The library owns them.
+class announced_tensors : public tensor_table {
+public:
+    explicit announced_tensors(const hostbuf_tensors *own) noexcept : tensor_table(const_cast<hostbuf_tensors *>(own)) {}
+};
+
+template <class Choose>
+struct target_choice {
+    Choose &choose;
+    std::exception_ptr thrown;
+
+    /// Calls `choose` and stores its exception, since no exception may pass through hostbuf.
+    static int run(const hostbuf_tensors *own, hostbuf_slice_targets *targets, void *argument) noexcept
+    {
+        auto &made = *static_cast<target_choice *>(argument);
+        try {
+            const announced_tensors table(own);
+            slice_targets to(targets);
+            made.choose(static_cast<const tensor_table &>(table), to);
+            return 0;
+        } catch (...) {
+            made.thrown = std::current_exception();
+            return 1;
+        }
+    }
+};
+
+} // namespace detail
+
+/// Loads files into an empty buffer, and copies the slices that
+/// `choose(const tensor_table &, slice_targets &)` adds to a GPU of this rank meanwhile. The
+/// function runs in a thread of the library, in which the GPU is current. An exception of it is
+/// thrown again, after the load. Collective.
+template <class Choose>
+tensors load_to_gpu(const buffer &into, const hostbuf_collective *group, const std::vector<std::string> &paths, std::uint32_t gpu,
+                    Choose choose, void *stream = nullptr, const hostbuf_load_options &options = HOSTBUF_LOAD_OPTIONS_INIT)
+{
+    std::vector<const char *> own;
+    for (const std::string &path : paths) own.push_back(path.c_str());
+    detail::target_choice<Choose> made{choose, nullptr};
+    hostbuf_tensors *found;
+    const hostbuf_status status = hostbuf_load_to_gpu(into.get(), group, own.data(), own.size(), &options, gpu, stream,
+                                                      &detail::target_choice<Choose>::run, &made, &found);
+    if (made.thrown) std::rethrow_exception(made.thrown);
+    check(status);
+    return tensors(found);
 }
 
 } // namespace hostbuf

@@ -97,3 +97,11 @@ fn c_copies_tensors_to_a_gpu() {
     program_without_broker("g++", &["-std=c++17", "-x", "c++"], SOURCE);
     program_without_broker("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), SOURCE);
 }
+
+#[test]
+fn cpp_copies_tensors_to_a_gpu() {
+    const SOURCE: &str = "cpp_gpu_load.cpp";
+    program_without_broker("g++", &["-std=c++17"], SOURCE);
+    program_without_broker("g++", &["-std=c++20"], SOURCE);
+    program_without_broker("g++", &[&["-std=c++17"][..], &SANITIZERS].concat(), SOURCE);
+}

@@ -46,10 +46,13 @@ mod file;
 mod file_rings;
 mod transfer;
 
+mod gpu_load;
 mod load;
 mod load_error;
 mod load_options;
 mod slice;
 mod slice_copy;
+mod stream_ordered_device;
 mod tensor;
+mod tensor_source;
 mod tensors;

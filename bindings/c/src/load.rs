@@ -14,7 +14,7 @@ use crate::group::{group, hostbuf_collective};
 use crate::load_error::load_error;
 use crate::load_options::{hostbuf_load_options, load_options, load_paths};
 use crate::pointers::{input, output};
-use crate::status::{CallResult, agree, argument, call, hostbuf_status};
+use crate::status::{CallError, CallResult, agree, argument, call, hostbuf_status};
 use crate::tensors::hostbuf_tensors;
 
 /// Loads files of tensors into an empty buffer, by all ranks of `group`: safetensors, `.npy` and
@@ -124,5 +124,33 @@ pub extern "C" fn hostbuf_tensors_open(
         let to = output(to, "to", null_mut())?;
         let tensors = Tensors::open(&input(buffer, "buffer")?.buffer).map_err(load_error)?;
         hostbuf_tensors::give(tensors, to)
+    })
+}
+
+/// Sets `to` to the tensors that `hostbuf run --load` has loaded before `main`, and `buffer`,
+/// unless it is null, to their buffer. Local, not collective.
+///
+/// `HOSTBUF_NOTHING`: the launcher has loaded none, or no launcher has started this process.
+/// `HOSTBUF_DAMAGED`: a process has overwritten the description of the tensors.
+// Safety: the pointers are null or valid.
+#[unsafe(no_mangle)]
+pub extern "C" fn hostbuf_tensors_loaded(
+    buffer: Option<&mut MaybeUninit<*mut hostbuf_buffer>>,
+    to: Option<&mut MaybeUninit<*mut hostbuf_tensors>>,
+) -> hostbuf_status {
+    call(|| {
+        let (buffer, to) = (buffer.map(|buffer| buffer.write(null_mut())), output(to, "to", null_mut())?);
+        let none = || {
+            CallError::Nothing(
+                "no files were loaded before main: start the program by hostbuf run --load".into(),
+            )
+        };
+        let tensors = Tensors::loaded().map_err(load_error)?.ok_or_else(none)?;
+        let loaded = tensors.buffer().clone();
+        hostbuf_tensors::give(tensors, to)?;
+        if let Some(buffer) = buffer {
+            give(loaded, buffer);
+        }
+        Ok(())
     })
 }

@@ -5,19 +5,19 @@
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
-use std::sync::Arc;
 
-use ::hostbuf_load::{FusedPart, LoadError, TensorSlice, Tensors};
+use ::hostbuf_load::{FusedPart, LoadError, SliceError, TensorEntry, TensorSlice};
 
 use crate::load_error::load_error;
 use crate::pointers::{input, output, struct_output, text};
 use crate::status::{CallResult, argument, call, hostbuf_status};
 use crate::tensor::first;
+use crate::tensor_source::TensorSource;
 use crate::tensors::hostbuf_tensors;
 
 /// A slice of a tensor, which keeps the buffer mapped. Threads may share it.
 pub struct hostbuf_slice {
-    pub(crate) tensors: Arc<Tensors>,
+    pub(crate) source: TensorSource,
     pub(crate) tensor: String,
     pub(crate) slice: TensorSlice,
 }
@@ -66,7 +66,7 @@ sized_struct!(hostbuf_slice_part, "HOSTBUF_SLICE_PART_INIT", last: target_pitch:
 impl hostbuf_slice {
     /// Returns the bytes of the tensor.
     fn tensor_bytes(&self) -> CallResult<&[u8]> {
-        Ok(self.tensors.get(&self.tensor).map_err(load_error)?.bytes)
+        Ok(self.source.loaded()?.get(&self.tensor).map_err(load_error)?.bytes)
     }
 }
 
@@ -78,14 +78,15 @@ unsafe fn give(
     tensors: Option<&hostbuf_tensors>,
     name: *const c_char,
     to: Option<&mut MaybeUninit<*mut hostbuf_slice>>,
-    slice: impl FnOnce(&Tensors, &str) -> Result<TensorSlice, LoadError>,
+    slice: impl FnOnce(&TensorEntry) -> Result<TensorSlice, SliceError>,
 ) -> CallResult<()> {
     let to = output(to, "to", null_mut())?;
-    let tensors = input(tensors, "tensors")?.tensors.clone();
+    let source = input(tensors, "tensors")?.source.clone();
     // SAFETY: by the contract of this function.
     let tensor = unsafe { text(name, "name") }?.to_owned();
-    let slice = slice(&tensors, &tensor).map_err(load_error)?;
-    *to = Box::into_raw(Box::new(hostbuf_slice { tensors, tensor, slice }));
+    let slice = slice(source.entry(&tensor).map_err(load_error)?);
+    let slice = slice.map_err(|source| load_error(LoadError::Slice { tensor: tensor.clone(), source }))?;
+    *to = Box::into_raw(Box::new(hostbuf_slice { source, tensor, slice }));
     Ok(())
 }
 
@@ -100,7 +101,7 @@ pub unsafe extern "C" fn hostbuf_tensors_whole(
     to: Option<&mut MaybeUninit<*mut hostbuf_slice>>,
 ) -> hostbuf_status {
     // SAFETY: by the contract of this function.
-    call(|| unsafe { give(tensors, name, to, |all, name| Ok(all.get(name)?.entry.whole())) })
+    call(|| unsafe { give(tensors, name, to, |entry| Ok(entry.whole())) })
 }
 
 /// Sets `to` to the part of rank `rank` of `ranks` along dimension `dim` of the tensor `name`. All
@@ -119,7 +120,7 @@ pub unsafe extern "C" fn hostbuf_tensors_slice(
     to: Option<&mut MaybeUninit<*mut hostbuf_slice>>,
 ) -> hostbuf_status {
     // SAFETY: by the contract of this function.
-    call(|| unsafe { give(tensors, name, to, |all, name| all.slice(name, dim, rank, ranks)) })
+    call(|| unsafe { give(tensors, name, to, |entry| entry.slice(dim, rank, ranks)) })
 }
 
 /// Sets `to` to the shares of rank `rank` of `ranks` of `count` parts that lie behind each other
@@ -155,7 +156,7 @@ pub unsafe extern "C" fn hostbuf_tensors_fused_slice(
         };
         let parts: Vec<FusedPart> = (0..count).map(part).collect();
         // SAFETY: by the contract of this function.
-        unsafe { give(tensors, name, to, |all, name| all.fused_slice(name, dim, &parts, rank, ranks)) }
+        unsafe { give(tensors, name, to, |entry| entry.fused_slice(dim, &parts, rank, ranks)) }
     })
 }
 

@@ -7,16 +7,25 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use ::hostbuf_load::SliceTarget;
-use hostbuf_cuda::{CudaContext, CudaEvent, Driver};
-use hostbuf_staging::{CudaDevice, DeviceTarget};
+use hostbuf_staging::DeviceTarget;
 
-use crate::gpu_stream::borrowed;
 use crate::load_error::load_error;
 use crate::pointers::input;
-use crate::pool_status::cuda_error;
 use crate::slice::hostbuf_slice;
-use crate::status::{CallError, CallResult, argument, call, hostbuf_status, hostbuf_status as S};
+use crate::status::{CallResult, argument, call, hostbuf_status};
+use crate::stream_ordered_device::StreamOrderedDevice;
 use crate::transfer::CallerMemory;
+
+/// Returns a slice with its place on a GPU; `name` is that of the address, for an error.
+pub(crate) fn slice_target(own: &hostbuf_slice, address: u64, name: &str) -> CallResult<SliceTarget> {
+    let bytes = own.slice.bytes;
+    if address == 0 && bytes > 0 {
+        return Err(argument(format!("{name} is 0")));
+    }
+    let memory = CallerMemory { address, bytes, is_host: false };
+    let target = SliceTarget::new(&own.tensor, DeviceTarget::new(Arc::new(memory)));
+    Ok(target.slice(own.slice.clone()))
+}
 
 /// Returns the slices of the caller, with their places on the GPU.
 ///
@@ -37,13 +46,7 @@ unsafe fn targets(
         // SAFETY: by the contract of this function.
         let (slice, address) = unsafe { (*slices.add(at), *addresses.add(at)) };
         let own = input(slice, &format!("slices[{at}]"))?;
-        let bytes = own.slice.bytes;
-        if address == 0 && bytes > 0 {
-            return Err(argument(format!("addresses[{at}] is 0")));
-        }
-        let memory = CallerMemory { address, bytes, is_host: false };
-        let target = SliceTarget::new(&own.tensor, DeviceTarget::new(Arc::new(memory)));
-        Ok((own, target.slice(own.slice.clone())))
+        Ok((own, slice_target(own, address, &format!("addresses[{at}]"))?))
     };
     (0..count).map(target).collect()
 }
@@ -75,28 +78,16 @@ pub unsafe extern "C" fn hostbuf_slices_copy_gpu(
         // SAFETY: by the contract of this function.
         let targets = unsafe { targets(slices, addresses, count) }?;
         let Some((of, _)) = targets.first() else { return Ok(()) };
-        let tensors = of.tensors.clone();
-        if let Some(at) = targets.iter().position(|(slice, _)| !Arc::ptr_eq(&slice.tensors, &tensors)) {
+        let tensors = of.source.loaded()?.clone();
+        if let Some(at) = targets.iter().position(|(slice, _)| !slice.source.is_same(&of.source)) {
             let why = "copy the slices of each handle of tensors by a call of their own";
             return Err(argument(format!("slices[{at}] and slices[0] are of different tensors: {why}")));
         }
         let targets: Vec<SliceTarget> = targets.into_iter().map(|(_, target)| target).collect();
-        let context = Driver::find().and_then(|driver| CudaContext::retain(&driver.gpu(gpu)?));
-        let context = context.map_err(cuda_error)?;
-        let refused = |error: hostbuf_staging::DeviceError| {
-            CallError::Status(S::HOSTBUF_UNSUPPORTED, error.to_string())
-        };
-        let device = CudaDevice::of_thread(&context).map_err(refused)?;
-        let own = device.stream();
         // SAFETY: by the contract of this function.
-        let theirs = unsafe { borrowed(own.context(), stream) }?;
-        if theirs.is_capturing().map_err(cuda_error)? {
-            let why = "the stream is being captured, and a graph cannot contain the copies: copy before or after it";
-            return Err(CallError::Status(S::HOSTBUF_UNSUPPORTED, why.to_owned()));
-        }
-        CudaEvent::after(&theirs).and_then(|event| own.wait(&event)).map_err(cuda_error)?;
-        drop(theirs);
-        let copied = tensors.copy_to_device(&device, &targets).map_err(load_error)?;
+        let gpu = unsafe { StreamOrderedDevice::open(gpu, stream) }?;
+        gpu.wait_for_stream()?;
+        let copied = tensors.copy_to_device(gpu.device(), &targets).map_err(load_error)?;
         if let Some(bytes) = bytes {
             *bytes = copied;
         }

@@ -242,13 +242,19 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
 /// Lets the ranks of a group agree on whether their arguments are valid. If the argument of one
 /// rank is invalid, all ranks return an error.
 pub fn agree<T>(group: &dyn Collective, given: CallResult<T>) -> CallResult<T> {
+    let mut own = None;
     let given = given.map_err(|trouble| match trouble {
         CallError::Failed(error) => error,
-        CallError::Argument(what) | CallError::Nothing(what) | CallError::Status(_, what) => {
+        CallError::Argument(what) | CallError::Nothing(what) => Error::Invalid { what },
+        CallError::Status(status, what) => {
+            own = Some(status);
             Error::Invalid { what }
         }
     });
-    Ok(all_or_none(group, given)?)
+    all_or_none(group, given).map_err(|error| match (error, own) {
+        (Error::Invalid { what }, Some(status)) => CallError::Status(status, what),
+        (error, _) => error.into(),
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
 
-use ::hostbuf_load::{ArrayOrder, ByteOrder, Dtype, Tensor};
+use ::hostbuf_load::{ArrayOrder, ByteOrder, Dtype, TensorEntry};
 
 /// A tensor in a buffer. Its texts and arrays are valid as long as the tensors.
 #[repr(C)]
@@ -13,7 +13,8 @@ pub struct hostbuf_tensor {
     pub struct_size: usize,
     /// The name.
     pub name: *const c_char,
-    /// The address of the first byte, the same in every rank of every host.
+    /// The address of the first byte, the same in every rank of every host. Null in a
+    /// `hostbuf_targets_function`, before the tensor is loaded.
     pub address: *const c_void,
     /// The number of bytes.
     pub bytes: u64,
@@ -78,20 +79,20 @@ pub(crate) fn first<T>(array: &[T]) -> *const T {
 
 impl hostbuf_tensor {
     /// Describes a tensor. The result has pointers to `name` and to the entry of the tensor.
-    pub(crate) fn new(name: &CStr, tensor: &Tensor<'_>) -> hostbuf_tensor {
-        let (dtype, element) = element(tensor.entry.dtype);
+    pub(crate) fn new(name: &CStr, entry: &TensorEntry, address: *const c_void) -> hostbuf_tensor {
+        let (dtype, element) = element(entry.dtype);
         hostbuf_tensor {
             struct_size: size_of::<hostbuf_tensor>(),
             name: name.as_ptr(),
-            address: tensor.bytes.as_ptr().cast(),
-            bytes: tensor.entry.bytes(),
+            address,
+            bytes: entry.bytes(),
             dtype: dtype.as_ptr(),
             element,
-            is_fortran: (tensor.entry.order == ArrayOrder::Fortran).into(),
-            is_big_endian: (tensor.entry.byte_order == ByteOrder::Big).into(),
+            is_fortran: (entry.order == ArrayOrder::Fortran).into(),
+            is_big_endian: (entry.byte_order == ByteOrder::Big).into(),
             reserved: [0; 2],
-            ndim: tensor.entry.shape.len(),
-            shape: first(&tensor.entry.shape),
+            ndim: entry.shape.len(),
+            shape: first(&entry.shape),
         }
     }
 }

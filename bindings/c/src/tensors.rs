@@ -11,23 +11,24 @@ use crate::load_error::load_error;
 use crate::pointers::{input, struct_output, text};
 use crate::status::{CallError, CallResult, argument, call, hostbuf_status, hostbuf_status as S};
 use crate::tensor::hostbuf_tensor;
+use crate::tensor_source::TensorSource;
 
 sized_struct!(hostbuf_tensor, "HOSTBUF_TENSOR_INIT", last: shape: *const u64);
 
 /// The tensors that were loaded into a buffer, which stays mapped as long as they exist. Threads
 /// may share them.
 pub struct hostbuf_tensors {
-    pub(crate) tensors: Arc<Tensors>,
+    pub(crate) source: TensorSource,
     /// The names, in the order of the table.
     names: Vec<CString>,
 }
 
 impl hostbuf_tensors {
-    /// Gives tensors to the caller.
+    /// Makes a handle.
     ///
     /// # Errors
     /// `HOSTBUF_UNSUPPORTED` if a name contains NUL.
-    pub(crate) fn give(tensors: Tensors, to: &mut *mut hostbuf_tensors) -> CallResult<()> {
+    pub(crate) fn new(source: TensorSource) -> CallResult<hostbuf_tensors> {
         let name = |name: &String| {
             let unsupported = |_| {
                 let why =
@@ -36,17 +37,25 @@ impl hostbuf_tensors {
             };
             CString::new(name.as_str()).map_err(unsupported)
         };
-        let names = tensors.table().tensors().iter().map(|entry| name(&entry.name));
+        let names = source.table().tensors().iter().map(|entry| name(&entry.name));
         let names = names.collect::<CallResult<_>>()?;
-        *to = Box::into_raw(Box::new(hostbuf_tensors { tensors: Arc::new(tensors), names }));
+        Ok(hostbuf_tensors { source, names })
+    }
+
+    /// Gives loaded tensors to the caller.
+    ///
+    /// # Errors
+    /// Those of [`new`](hostbuf_tensors::new).
+    pub(crate) fn give(tensors: Tensors, to: &mut *mut hostbuf_tensors) -> CallResult<()> {
+        let made = hostbuf_tensors::new(TensorSource::Loaded(Arc::new(tensors)))?;
+        *to = Box::into_raw(Box::new(made));
         Ok(())
     }
 
     /// Describes the tensor with an index.
     fn describe(&self, index: usize) -> Option<hostbuf_tensor> {
-        let (name, entry) = (self.names.get(index)?, self.tensors.table().tensors().get(index)?);
-        let tensor = self.tensors.get(&entry.name).ok()?;
-        Some(hostbuf_tensor::new(name, &tensor))
+        let (name, entry) = (self.names.get(index)?, self.source.table().tensors().get(index)?);
+        Some(hostbuf_tensor::new(name, entry, self.source.address(&entry.name)))
     }
 }
 
@@ -92,11 +101,11 @@ pub unsafe extern "C" fn hostbuf_tensors_find(
         let (mut to, name) = unsafe { (struct_output(to, "to")?, text(name, "name")?) };
         let own = input(tensors, "tensors")?;
         // Its error states the number of tensors.
-        let found = own.tensors.get(name).map_err(load_error)?;
+        let found = own.source.entry(name).map_err(load_error)?;
         let index = own.names.binary_search_by(|other| other.as_bytes().cmp(name.as_bytes()));
         let own_name = index.ok().and_then(|index| own.names.get(index));
         let own_name = own_name.ok_or_else(|| argument(format!("there is no tensor \"{name}\"")))?;
-        to.write(&hostbuf_tensor::new(own_name, &found));
+        to.write(&hostbuf_tensor::new(own_name, found, own.source.address(name)));
         Ok(())
     })
 }
