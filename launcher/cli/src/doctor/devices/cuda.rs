@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "calls the functions of the GPU driver")]
 
+mod cufile;
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::Duration;
 
@@ -61,7 +63,10 @@ impl HostDevices for Gpus {
     fn findings(&self) -> Vec<Finding> {
         let asked = child::ask(Duration::from_secs(60), ask_driver);
         let driver = knob("/proc/driver/nvidia/version").and_then(|t| driver_version(&t));
-        vec![cuda_line(asked, driver.as_deref())]
+        let mut findings = vec![cuda_line(asked, driver.as_deref())];
+        // Without a driver nobody asks for it.
+        findings.extend(driver.map(|_| cufile::line()));
+        findings
     }
 }
 

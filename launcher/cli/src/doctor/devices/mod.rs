@@ -2,7 +2,6 @@
 //! of [`DeviceName::check`](hostbuf::register::DeviceName::check) has a file of its own.
 
 mod cuda;
-mod cufile;
 mod host_devices;
 mod library;
 mod rdma;
@@ -11,7 +10,7 @@ use crate::finding::Finding;
 use host_devices::HostDevices;
 
 /// The kinds of devices with checks of their own, in the order of their findings.
-const ALL: [&dyn HostDevices; 3] = [&cuda::Gpus, &cufile::CuFileLibrary, &rdma::RdmaDevices];
+const ALL: [&dyn HostDevices; 2] = [&cuda::Gpus, &rdma::RdmaDevices];
 
 pub(super) fn lines() -> Vec<Finding> {
     ALL.iter().flat_map(|kind| kind.findings()).collect()

@@ -3,27 +3,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::host_devices::HostDevices;
-use super::library::Library;
 use crate::doctor::child;
+use crate::doctor::devices::library::Library;
 use crate::finding::Finding;
 
-/// The library that moves bytes between files and GPUs.
-pub(super) struct CuFileLibrary;
-
-impl HostDevices for CuFileLibrary {
-    fn findings(&self) -> Vec<Finding> {
-        if !Path::new("/proc/driver/nvidia/version").exists() {
-            return Vec::new();
-        }
-        let load = || if Library::open(c"libcufile.so.0").is_some() { "loads" } else { "absent" }.to_owned();
-        let loaded = child::ask(Duration::from_secs(60), load);
-        let exists = |path: &str| Path::new(path).exists();
-        vec![finding(loaded, exists("/proc/driver/nvidia-fs"), exists("/run/udev/data"))]
-    }
+/// States whether this host has cuFile, and what it needs.
+pub(super) fn line() -> Finding {
+    let load = || if Library::open(c"libcufile.so.0").is_some() { "loads" } else { "absent" }.to_owned();
+    let loaded = child::ask(Duration::from_secs(60), load);
+    let exists = |path: &str| Path::new(path).exists();
+    finding(loaded, exists("/proc/driver/nvidia-fs"), exists("/run/udev/data"))
 }
 
-/// States whether cuFile can be used, and how.
 fn finding(loaded: Result<String, String>, has_nvidia_fs: bool, has_udev: bool) -> Finding {
     const NAME: &str = "cuFile";
     let line = match loaded.as_deref() {
