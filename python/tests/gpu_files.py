@@ -26,7 +26,7 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 # A capsule keeps the pointer.
 _CAPSULE_NAME = b"dltensor_versioned"
 # More than a ring has memory.
-NUMBERS = bytes(range(256)) * 4096 * 40
+NUMBERS = bytes(range(256)) * 4096 * 64
 
 
 class DeviceArray:
