@@ -141,10 +141,10 @@ impl<D: CopyDevice> RingCore<D> {
 
     /// Goes on with a slot that the device has copied, or has failed to copy.
     fn copied(&self, slot: &RingSlot<D::Event>, mut owned: OwnedSlot<'_>, result: Result<(), DeviceError>) {
-        slot.set_copy_range(&mut owned, None);
         if let Err(error) = result {
             return self.fail_copy(slot, owned, error);
         }
+        slot.set_copy_range(&mut owned, None);
         self.counters.end(COPYING);
         let SlotRecord { transfer, number } = slot.record(&owned);
         match &transfer.endpoint {
