@@ -10,6 +10,7 @@ use hostbuf_os::poison::IgnorePoison;
 use reqwest::Client;
 use tokio::runtime::Handle;
 use tokio::task::yield_now;
+use tracing::Span;
 
 use super::connection_runtime::ConnectionRuntime;
 use super::http_client::HttpClients;
@@ -38,7 +39,8 @@ impl EasyThreads {
         // A thread of another runtime cannot wait for this one.
         match Handle::try_current() {
             Ok(_) => thread::scope(|scope| {
-                let ended = scope.spawn(|| self.run_here(request)).join();
+                let span = Span::current();
+                let ended = scope.spawn(move || span.in_scope(|| self.run_here(request))).join();
                 ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             }),
             Err(_) => self.run_here(request),

@@ -11,6 +11,7 @@ use hostbuf_os::fork_guard::ForkGuard;
 use reqwest::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tracing::{Instrument, Span};
 
 use super::connection_runtime::ConnectionRuntime;
 use super::http_client::HttpClients;
@@ -28,6 +29,8 @@ struct PartRequest {
     parts: mpsc::Sender<Result<ReceivedPart, RemoteError>>,
     /// The sender is gone if the read has ended, by the failure of another part.
     reading: watch::Receiver<()>,
+    /// The span of the thread that reads.
+    span: Span,
 }
 
 /// Bytes that have arrived.
@@ -88,7 +91,7 @@ impl Reactors {
             let range = start..range.end.min(start + part);
             let queue = self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len();
             let (object, parts, reading) = (object.clone(), parts.clone(), reading.clone());
-            let request = PartRequest { object, range, parts, reading };
+            let request = PartRequest { object, range, parts, reading, span: Span::current() };
             // The thread ends after the last queue is dropped.
             if self.queues[queue].send(request).is_err() {
                 break;
@@ -120,14 +123,15 @@ fn serve(connections: &ConnectionRuntime, mut queued: UnboundedReceiver<PartRequ
             // The semaphore is never closed.
             let Ok(permit) = limit.clone().acquire_owned().await else { return };
             let client = connections.client.clone();
-            tokio::spawn(receive(request, client, permit));
+            let span = request.span.clone();
+            tokio::spawn(receive(request, client, permit).instrument(span));
         }
     });
 }
 
 /// Makes one request, until the read has ended.
 async fn receive(request: PartRequest, client: Client, _permit: OwnedSemaphorePermit) {
-    let PartRequest { object, range, parts, mut reading } = request;
+    let PartRequest { object, range, parts, mut reading, span: _ } = request;
     let mut offset = range.start;
     let mut stream = RangeStream::new(object, client, range);
     loop {

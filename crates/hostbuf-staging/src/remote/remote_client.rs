@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tracing::debug_span;
+
 use super::http_client::HttpClients;
 use super::object_address::ObjectAddress;
 use super::remote_error::{RemoteError, RemoteProblem};
@@ -103,6 +105,7 @@ impl RemoteClient {
     fn open_as(&self, url: &str, schemes: &[&str]) -> Result<RemoteFile, RemoteError> {
         let options = &self.0.options;
         let (address, shown) = ObjectAddress::parse(url, schemes, options, &self.0.clients)?;
+        let _span = debug_span!("open", object = %shown).entered();
         let shown_again = shown.clone();
         let object = self
             .0

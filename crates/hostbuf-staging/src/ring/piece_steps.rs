@@ -95,6 +95,7 @@ impl<D: CopyDevice> RingCore<D> {
         offset: u64,
     ) -> bool {
         let _range = ThreadRange::of_bytes(RangeName::ReadPiece, needed);
+        let _span = transfer.span.enter();
         match self.counters.time(PageWord::Reading, || read_fully(source, into, needed, offset)) {
             Ok(bytes) if bytes >= needed => return true,
             Ok(bytes) => transfer.stop(TransferError::UnexpectedEnd {
@@ -116,6 +117,7 @@ impl<D: CopyDevice> RingCore<D> {
     /// Writes bytes to the sink of a transfer, or stops the transfer.
     pub(super) fn write(&self, transfer: &TransferState, sink: &dyn WriteAt, from: &[u8], offset: u64) {
         let _range = ThreadRange::of_bytes(RangeName::WritePiece, from.len());
+        let _span = transfer.span.enter();
         if let Err((bytes, error)) = self.counters.time(PageWord::Writing, || write_fully(sink, from, offset))
         {
             transfer.stop(TransferError::Io {

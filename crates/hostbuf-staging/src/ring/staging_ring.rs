@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_register::own_ranges;
+use tracing::debug_span;
 
 use super::host_memory::{ALIGNMENT, RingMemory};
 use super::ring_core::RingCore;
@@ -56,20 +57,22 @@ impl<D: CopyDevice> Ring<D> {
         if bytes < needed || !(start.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
             return Err(RingError::Memory { needed, bytes, address: start.as_ptr() as usize });
         }
+        let RingOptions { slots: count, slot_bytes, piece_bytes, workers } = options;
+        let _span =
+            debug_span!("ring", device = %device.name(), slots = count, slot_bytes, workers).entered();
         let slot = |number: usize| {
             // SAFETY: within the memory.
-            let memory = unsafe { start.add(number * options.slot_bytes) };
+            let memory = unsafe { start.add(number * slot_bytes) };
             // SAFETY: the memory belongs to the ring, which drops it after the slots.
-            device.new_event().map(|event| unsafe { RingSlot::new(memory, options.slot_bytes, event) })
+            device.new_event().map(|event| unsafe { RingSlot::new(memory, slot_bytes, event) })
         };
-        let slots = (0..options.slots).map(slot).collect::<Result<Box<[_]>, _>>()?;
-        let RingOptions { slots: count, slot_bytes, piece_bytes, workers } = options;
+        let slots = (0..count).map(slot).collect::<Result<Box<[_]>, _>>()?;
         let shape = RingShape { slots: count, slot_bytes, piece_bytes, workers };
         let counters = CounterPage::new(&device.name(), shape).map_err(RingError::Counters)?;
         let core = Arc::new(RingCore::new(device, slots, counters, Box::new(memory)));
         let observer: Weak<RingCore<D>> = Arc::downgrade(&core);
         own_ranges::observe(observer);
-        let threads = worker::start(&core, options.workers).map_err(RingError::Threads)?;
+        let threads = worker::start(&core, workers).map_err(RingError::Threads)?;
         Ok(Ring { core, threads, options, fork_guard: ForkGuard::current() })
     }
 

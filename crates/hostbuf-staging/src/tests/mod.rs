@@ -16,8 +16,11 @@ mod memory_file;
 mod moved_bytes;
 mod row_copies;
 mod shared_rings;
+mod span_log;
+mod spans;
 mod streams;
 mod uring;
 mod uring_limits;
 
 pub(crate) use disk_file::DiskFile;
+pub(crate) use span_log::SpanLog;

@@ -6,6 +6,7 @@ mod pending_transfer;
 mod planned_piece;
 mod transfer_error;
 mod transfer_plan;
+mod transfer_span;
 mod transfer_state;
 
 pub(crate) use chunk_plan::ChunkPlan;

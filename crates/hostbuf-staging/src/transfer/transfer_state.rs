@@ -11,6 +11,7 @@ use hostbuf_os::poison::IgnorePoison;
 use super::gather_plan::GatherPlan;
 use super::transfer_error::TransferError;
 use super::transfer_plan::TransferPlan;
+use super::transfer_span::TransferSpan;
 use crate::counters::{ACTIVE, CounterPage};
 use crate::profiler_range::ProfilerRange;
 use crate::read_write_at::{ReadAt, WriteAt};
@@ -63,6 +64,8 @@ pub(crate) struct TransferState {
     is_stopped: AtomicBool,
     outcome: Mutex<TransferOutcome>,
     ended: Condvar,
+    /// Entered by a thread that reads or writes a piece.
+    pub(crate) span: TransferSpan,
     /// The counters of the ring, whose clock the transfer uses until it ends.
     counters: Arc<CounterPage>,
 }
@@ -88,6 +91,10 @@ impl TransferState {
             let name = || format!("{} {}", endpoint.verb(), endpoint.name());
             ProfilerRange::named(name, plan.bytes())
         });
+        let span = match chunks {
+            0 => TransferSpan::none(),
+            _ => TransferSpan::new(endpoint.verb(), || endpoint.name(), plan.bytes()),
+        };
         TransferState {
             endpoint,
             plan,
@@ -102,6 +109,7 @@ impl TransferState {
                 ..TransferOutcome::default()
             }),
             ended: Condvar::new(),
+            span,
             counters,
         }
     }
@@ -183,6 +191,7 @@ impl TransferState {
             return;
         }
         self.counters.end(ACTIVE);
+        self.span.record(|| self.result(&self.outcome.lock().ignore_poison()));
         let (waker, held) = {
             let mut outcome = self.outcome.lock().ignore_poison();
             outcome.is_over = true;

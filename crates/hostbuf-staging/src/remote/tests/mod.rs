@@ -6,6 +6,7 @@ mod lies;
 mod modes;
 mod ranges;
 mod redirects;
+mod spans;
 mod temporary_failures;
 mod test_server;
 mod web_hdfs;
