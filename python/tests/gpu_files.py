@@ -217,6 +217,8 @@ class GpuFiles(unittest.TestCase):
 
     def test_a_host_array_loads_no_driver(self) -> None:
         script = f"""
+import sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
 import hostbuf
 from gpu_files import driver_is_loaded
 with hostbuf.File({str(self.path)!r}) as file:

@@ -24,6 +24,8 @@ fn copy(context: &CudaContext, seed: u8) {
     copies.stream = CudaStream::of_thread(context).expect("a stream");
     let memory = DeviceMemory::new(context, MIB).expect("memory of the GPU");
     copies.start_write(memory.address(), seed);
+    // Both copies use the same memory of the host.
+    copies.stream.synchronize().expect("it ends");
     copies.check(memory.address(), seed);
 }
 
