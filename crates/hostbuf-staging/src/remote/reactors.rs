@@ -20,7 +20,7 @@ use super::remote_error::{RemoteError, RemoteProblem};
 use super::remote_object::RemoteObject;
 
 /// The shortest part into which a read is divided, in bytes.
-const SHORTEST_PART: u64 = 256 << 10;
+const SHORTEST_PART: u64 = 1 << 20;
 
 /// A request of a part of a read.
 struct PartRequest {

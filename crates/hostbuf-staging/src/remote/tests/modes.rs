@@ -27,8 +27,8 @@ fn each_thread_that_reads_makes_a_request() {
 
 #[test]
 fn reactors_make_many_requests_for_one_thread() {
-    // A read of 2 MiB is divided into 8 requests.
-    let content = content(2 << 20);
+    // A read of 8 MiB is divided into 8 requests.
+    let content = content(8 << 20);
     let server = waiting_server(content.clone(), 8);
     let client = options().attempts(1).mode(reactors(2, 4)).client().expect("valid options");
     let file = client.open(&server.url("/f")).expect("it is there");
@@ -53,16 +53,16 @@ fn reactors_make_many_requests_for_one_thread() {
 
 #[test]
 fn a_failed_part_fails_the_read() {
-    let sent = content(2 << 20);
+    let sent = content(8 << 20);
     let server = TestServer::new(move |request| match request.range() {
-        Some(range) if range.start == 1 << 20 => TestAnswer::new("403 x", &[], b""),
+        Some(range) if range.start == 4 << 20 => TestAnswer::new("403 x", &[], b""),
         _ => TestAnswer::partial(&sent, request),
     });
     let client = options().mode(reactors(1, 8)).client().expect("valid options");
     let file = client.open(&server.url("/f")).expect("it is there");
-    let error = read_error(&file, 0, 2 << 20);
+    let error = read_error(&file, 0, 8 << 20);
     let denied = RemoteProblem::Denied { why: "status 403".into() };
-    assert_eq!((error.problem, error.range), (denied, Some(1 << 20..5 << 18)));
+    assert_eq!((error.problem, error.range), (denied, Some(4 << 20..5 << 20)));
     // The client goes on.
     file.read(&mut [0; 1000], 5).expect("nothing fails");
 }
