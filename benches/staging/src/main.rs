@@ -15,6 +15,7 @@ mod read_sample;
 #[cfg(feature = "remote")]
 mod remote_reads;
 mod shared_load;
+mod small_reads;
 mod tensor_copies;
 mod tensor_file;
 
@@ -26,6 +27,7 @@ use hostbuf_staging::Backend;
 const USAGE: &str = "\
 usage: hostbuf-bench-staging read [--backend NAME] FILE [ROUNDS]
        hostbuf-bench-staging read --cold [--backend NAME ...] FILE [ROUNDS]
+       hostbuf-bench-staging small FILE [ROUNDS]
        hostbuf-bench-staging host KEY FILE [ROUNDS]
        hostbuf-bench-staging remote [--reactors THREADSxREQUESTS] [--workers N] [--piece MIB] [--certificates FILE] URL
        hostbuf-bench-staging tensors [COUNT BYTES [ROUNDS]]
@@ -134,6 +136,7 @@ fn main() -> ExitCode {
             }
             None => Err("expected the key of a row".to_owned()),
         },
+        Some("small") => file_and_rounds(arguments).map(|(path, rounds)| small_reads::measure(&path, rounds)),
         Some("tensors") => TensorsCommand::parse(arguments).map(TensorsCommand::run),
         #[cfg(feature = "remote")]
         Some("remote") => remote_reads::RemoteCommand::parse(arguments).map(remote_reads::RemoteCommand::run),

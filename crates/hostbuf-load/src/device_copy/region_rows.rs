@@ -3,7 +3,8 @@
 use crate::slice::StridedPart;
 
 /// The least number of rows that the device copies as rows (a 2-D copy). Fewer are copies of their
-/// own: one call of the driver starts many of them, but only one copy of rows.
+/// own: one call of the driver starts many of them, but only one copy of rows. On an H100 four rows
+/// of 64 KiB are 1.18 times as fast as rows (docs/figures.md).
 const LEAST_ROWS: u64 = 4;
 
 /// Rows at equal distances in the region of a load, and their place on a device. All numbers are
