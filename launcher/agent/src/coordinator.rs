@@ -332,6 +332,7 @@ fn gather(
     server: &ServerHandle,
     timeout: Option<Duration>,
 ) -> std::result::Result<Present, Stop> {
+    server.handles_losses.store(true, Ordering::Relaxed);
     let mut here: Option<(usize, u64)> = None;
     let mut uncovered = Uncovered::default();
     let mut late = None;

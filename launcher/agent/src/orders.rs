@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{Receiver, Sender};
 
 use hostbuf::JobError;
@@ -95,6 +95,9 @@ pub(super) struct ServerHandle {
     pub(super) events: Receiver<Event>,
     /// The number of this host's ranks that have connected.
     pub(super) connected: Arc<AtomicU64>,
+    /// True once the coordinator handles the loss of a rank. Before, it may allocate memory or load
+    /// files for minutes.
+    pub(super) handles_losses: Arc<AtomicBool>,
 }
 
 impl ServerHandle {

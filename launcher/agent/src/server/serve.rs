@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -75,8 +76,14 @@ impl Server {
         let wake = Arc::new(wake);
         let deadline = Deadline::new(spec.timeout);
         let connected = deadline.connected.clone();
-        let handle =
-            ServerHandle { orders: order_sender, wake: wake.clone(), events: event_receiver, connected };
+        let handles_losses = Arc::new(AtomicBool::new(false));
+        let handle = ServerHandle {
+            orders: order_sender,
+            wake: wake.clone(),
+            events: event_receiver,
+            connected,
+            handles_losses: handles_losses.clone(),
+        };
         let server = Server {
             acceptor: Acceptor::new(listener),
             reported_shortage: false,
@@ -102,6 +109,8 @@ impl Server {
             orders,
             wake,
             events,
+            coordinator_handles_losses: handles_losses,
+            has_lost_rank: false,
         };
         Ok((server, handle))
     }

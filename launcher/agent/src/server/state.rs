@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
@@ -16,6 +17,7 @@ use nix::sys::signalfd::SignalFd;
 
 use super::super::first_failure::FirstFailure;
 use super::super::orders::{Event, Order, Question};
+use super::super::report::Report;
 use super::deadline::Deadline;
 use super::gather_parts::{GatherKey, Gathers};
 use super::local_job::LocalJob;
@@ -144,6 +146,10 @@ pub(crate) struct Server {
     pub(super) orders: Receiver<Order>,
     pub(super) wake: Arc<EventFd>,
     pub(super) events: Sender<Event>,
+    /// True once the coordinator handles the loss of a rank.
+    pub(super) coordinator_handles_losses: Arc<AtomicBool>,
+    /// True once a rank is lost: later losses are its consequences.
+    pub(super) has_lost_rank: bool,
 }
 
 impl Server {
@@ -163,13 +169,19 @@ impl Server {
     }
 
     /// Passes on to the coordinator the error because of which a rank cannot continue, with the
-    /// place of the rank.
+    /// place of the rank. The launcher learns of it at once, also while the coordinator allocates
+    /// memory or loads files: it ends the job then, and the first loss is the cause of the others.
     pub(super) fn lost_with(&mut self, id: u64, mut error: JobError) {
         let Some(peer) = self.peers.get(&id) else { return };
         let (host, who) = (process::host_name(), peer.hello.rank);
         error.rank.get_or_insert(who as usize);
         let error = error.map_message(|why| format!("rank {who} on {host} (process {}): {why}", peer.pid));
         let error = error.with_host(host);
+        let has_launcher = !self.print_failures;
+        let is_first = !std::mem::replace(&mut self.has_lost_rank, true);
+        if is_first && has_launcher && !self.coordinator_handles_losses.load(Ordering::Relaxed) {
+            Report::Failed(error.clone()).print();
+        }
         let _ = self.events.send(Event::Lost(error));
     }
 }

@@ -8,6 +8,13 @@ pub(crate) struct Diagnosis {
     pub(crate) remedy: String,
 }
 
+/// A process that a signal has ended, as an engine describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EndedProcess {
+    pub(crate) host: String,
+    pub(crate) signal: i32,
+}
+
 /// Returns whether a line comes from ssh, by which most engines reach other hosts, and means that
 /// a host cannot be reached.
 pub(super) fn is_of_ssh(line: &str) -> bool {

@@ -9,7 +9,7 @@ use hostbuf::Result;
 use hostbuf_os::process;
 use nix::sys::resource::Resource;
 
-use super::diagnosis::{self, Diagnosis};
+use super::diagnosis::{self, Diagnosis, EndedProcess};
 use super::place::Place;
 use super::plan::{LaunchPlan, LaunchRequest, ManagedStart};
 use super::release::Release;
@@ -242,6 +242,13 @@ pub(crate) trait Engine: Send + Sync {
     /// error.
     fn diagnose(&self, lines: &[&str]) -> Option<Diagnosis> {
         diagnosis::unreachable_host(lines)
+    }
+
+    /// Returns the process because of which the engine has ended its job, if `lines` tell: the
+    /// engine's lines on standard error.
+    fn ended_process(&self, lines: &[&str]) -> Option<EndedProcess> {
+        let _ = lines;
+        None
     }
 
     /// Returns whether a line on standard error means that the engine crashed while it started the

@@ -13,7 +13,7 @@ mod slurm;
 
 use nix::sys::resource::Resource;
 
-pub(crate) use diagnosis::Diagnosis;
+pub(crate) use diagnosis::{Diagnosis, EndedProcess};
 pub(crate) use engine::{AgentKind, Engine, LaunchCommand};
 pub(crate) use place::Place;
 pub(crate) use plan::{AgentProgram, AppContext, Invocation, LaunchPlan, LaunchRequest};

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use hostbuf::Result;
 
-use super::diagnosis::{self, Diagnosis};
+use super::diagnosis::{self, Diagnosis, EndedProcess};
 use super::engine::{BIND_TO, Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
 use super::plan::{Invocation, LaunchPlan, LaunchRequest, ManagedStart};
@@ -229,6 +229,18 @@ impl Engine for OpenMpi {
         diagnosis::unreachable_host(lines)
     }
 
+    /// Recognises the sentence that names the first process that a signal has ended. The series 5
+    /// prints it in two lines.
+    fn ended_process(&self, lines: &[&str]) -> Option<EndedProcess> {
+        let text = lines.join(" ");
+        let (_, sentence) = text.split_once(" noticed that process rank ")?;
+        let (_, place) = sentence.split_once(" on node ")?;
+        let (host, end) = place.split_once(" exited on signal ")?;
+        let digits = end.split(|c: char| !c.is_ascii_digit()).next()?;
+        let is_name = !host.is_empty() && !host.contains(char::is_whitespace);
+        is_name.then_some(EndedProcess { host: host.to_owned(), signal: digits.parse().ok()? })
+    }
+
     fn oversubscribe(&self, release: &Release) -> &'static str {
         match release.major() {
             Some(5..) => "--map-by --launcher-arg :OVERSUBSCRIBE",
@@ -267,5 +279,25 @@ mod tests {
         for text in ["", "usage: mpirun [options]\n", "mpirun (Open MPI)", "HYDRA build details:\n"] {
             assert_eq!(OpenMpi.recognize(text), None, "{text}");
         }
+    }
+    #[test]
+    fn the_process_that_a_signal_has_ended_is_recognized() {
+        let before = ["----", "Primary job  terminated normally, but 1 process returned"];
+        let of_series_4 = [
+            "mpirun.openmpi noticed that process rank 1 with PID 31 on node h1 exited on signal 9 (Killed).",
+            "----",
+        ];
+        let of_series_5 = [
+            "prterun noticed that process rank 1 with PID 31 on node h1 exited on",
+            "signal 9 (Killed).",
+            "----",
+        ];
+        for after in [&of_series_4[..], &of_series_5] {
+            let ended = OpenMpi.ended_process(&[&before, after].concat());
+            assert_eq!(ended, Some(EndedProcess { host: "h1".into(), signal: 9 }), "{after:?}");
+        }
+        let unknown = "mpirun noticed that the job aborted, but has no info as to the process that caused it";
+        assert_eq!(OpenMpi.ended_process(&[unknown]), None);
+        assert_eq!(OpenMpi.ended_process(&[]), None);
     }
 }

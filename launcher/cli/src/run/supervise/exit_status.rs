@@ -1,6 +1,7 @@
 //! The result of a job, and the messages about processes that have failed.
 
 use std::os::unix::process::ExitStatusExt;
+use std::time::Instant;
 
 use hostbuf::{ErrorClass, JobError};
 
@@ -8,8 +9,9 @@ use super::super::death::death;
 use super::super::shortage::shortage;
 use super::events;
 use super::state::Launcher;
-use crate::engines::Diagnosis;
+use crate::engines::{Diagnosis, EndedProcess};
 use hostbuf_agent::log;
+use hostbuf_os::process;
 
 /// The largest number of lines of the agent of this host that a message quotes: enough for the
 /// remedies at their end.
@@ -67,8 +69,42 @@ impl Launcher<'_> {
     /// Returns whether a rank has missed its agent before all ranks had the buffer, and has left it
     /// to this launcher to report that.
     pub(super) fn lacks_agent(&self) -> bool {
+        self.command.engine.spawns_ranks() && self.has_missed_agent()
+    }
+
+    /// Returns whether the program's job has ended with the status of a rank that has missed its
+    /// agent.
+    fn has_missed_agent(&self) -> bool {
         let missed = Some(i32::from(ErrorClass::Attach.status()));
-        self.command.engine.spawns_ranks() && self.status.is_some_and(|status| status.code() == missed)
+        self.status.is_some_and(|status| status.code() == missed)
+    }
+
+    /// Returns whether the engine is about to end the agents' job and to tell which agent has
+    /// ended, after the ranks have missed it.
+    pub(super) fn awaits_end_of_agents(&mut self) -> bool {
+        let awaits = !self.agreed
+            && !self.command.engine.spawns_ranks()
+            && self.asked_to_end.is_none()
+            && self.agents.is_some()
+            && self.has_missed_agent();
+        let limit = self.command.engine.abort_time();
+        awaits && self.over.get_or_insert_with(Instant::now).elapsed() < limit
+    }
+
+    /// Returns the cause of the error of a failed job. If a signal has ended an agent, the loss of
+    /// a rank is a consequence.
+    pub(super) fn cause_of(&mut self, error: JobError) -> JobError {
+        if error.class != ErrorClass::Lost || self.agents.is_some() {
+            return error;
+        }
+        let of_agents = self.agents_died();
+        if self.ended_agent().is_some() { of_agents } else { error }
+    }
+
+    /// Returns the agent because of which the engine has ended the agents' job.
+    fn ended_agent(&self) -> Option<EndedProcess> {
+        let lines: Vec<&str> = self.agent_noise.seen.iter().map(|line| line.trim()).collect();
+        self.command.engine.ended_process(&lines)
     }
 
     /// Describes the end of the agents' job.
@@ -113,6 +149,16 @@ impl Launcher<'_> {
 
     /// Describes why there are no agents.
     pub(super) fn no_agents(&mut self) -> JobError {
+        let early = self.ready == 0;
+        let when = if early { "before every host had an agent" } else { "before all ranks had the buffer" };
+        if let Some(EndedProcess { host, signal }) = self.ended_agent() {
+            let signal = process::signal_name(signal);
+            let message = format!(
+                "the agent on {host} was ended {when} by {signal}. Look for the cause on that host (`dmesg` shows whether the kernel \
+                 ended it for lack of memory), and start the job again"
+            );
+            return JobError::new(ErrorClass::Attach, message).with_host(host);
+        }
         let said = self.said();
         let release = self.command.release.title();
         let local = self.command.engine.spawns_ranks();
@@ -121,8 +167,6 @@ impl Launcher<'_> {
         } else {
             format!("{release}, which runs the agents,")
         };
-        let early = self.ready == 0;
-        let when = if early { "before every host had an agent" } else { "before all ranks had the buffer" };
         let message = match self.agents_status {
             Some(status) if status.signal().is_some() => {
                 format!("{program} was ended {when} by {}{said}", death(status))

@@ -81,20 +81,25 @@ impl Launcher<'_> {
                 }
             }
             self.reap()?;
-            if let Some(error) = self.failure.get() {
-                if self.ranks.is_empty() {
+            if let Some(error) = self.failure.get().cloned() {
+                if self.ranks.is_empty() && !self.awaits_end_of_agents() {
                     if let Some(signal) = self.ended_by {
                         hostbuf_agent::complain!(
                             "hostbuf run: ended by {signal} before all ranks had the buffer"
                         );
                         return Ok(128 + signal as u8);
                     }
-                    return Err(error.clone());
+                    return Err(self.cause_of(error));
                 }
             } else if self.agents.is_none() && !self.agreed {
                 let error = self.agents_died();
                 self.failure.record(error);
-                self.stop();
+                if self.command.engine.spawns_ranks() {
+                    self.stop();
+                } else {
+                    // Their engine ends them, since they miss their agents.
+                    self.stop_soon();
+                }
                 continue;
             }
             if waiting.is_some() && self.unreachable.is_some_and(|since| since.elapsed() > REACH_TIMEOUT) {

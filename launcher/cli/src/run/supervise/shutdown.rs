@@ -75,6 +75,9 @@ impl Launcher<'_> {
     /// end may follow, or has just been recorded as the failure.
     pub(super) fn conclude(&mut self) -> Option<u8> {
         // If all ranks have ended before they had the buffer, the agents report the reason now.
+        if self.awaits_end_of_agents() {
+            return None;
+        }
         let late = self.over.get_or_insert_with(Instant::now).elapsed() > NOTICE_TIMEOUT;
         if late && !self.agreed {
             if let Some(error) = self.lost() {
