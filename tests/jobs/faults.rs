@@ -1,18 +1,17 @@
 //! Killing any processes of a job at any time leaves nothing of the job behind.
 
-use std::fs::{self, File};
-use std::path::Path;
-use std::process::{Child, Stdio};
+use std::fs;
 use std::time::{Duration, Instant};
 
 use hostbuf_os::{memory, process};
-use hostbuf_tests::{Scratch, can_simulate, eventually, flavours, processes_with, simulated_command, skip};
+use hostbuf_tests::{Scratch, can_simulate, eventually, flavours, processes_with, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::cluster::{Cluster, named, of_mpi_rank};
 use crate::other_user::OtherUser;
 use crate::running_job::{
-    ARRIVAL, RunningJob, SOON, children, environment, hold, kill_now, probe, remains, socket_of, words,
+    ARRIVAL, RunningJob, SOON, children, hold, kill_now, probe, remains, socket_of, words,
 };
 
 /// Lists all nonempty subsets of `0..n`, those of more than one element in two orders.
@@ -218,49 +217,6 @@ fn a_rank_that_dies_before_it_maps_the_buffer_ends_the_job_and_is_named() {
     }
 }
 
-/// Two simulated hosts that run several jobs one after another, so that the remains of a job can be
-/// seen before the hosts end.
-struct Cluster {
-    simhosts: Child,
-    dir: Scratch,
-    commands: File,
-}
-
-impl Cluster {
-    fn start(name: &str) -> Cluster {
-        let dir = Scratch::new(name);
-        let fifo = dir.path("commands");
-        nix::unistd::mkfifo(fifo.as_str(), nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
-        let script = format!("while read -r line <&3; do eval \"$line\" 3<&- & done 3<>{fifo}");
-        let mut command = simulated_command(2, "openmpi4", &script);
-        let simhosts = command.stdin(Stdio::null()).spawn().expect("scripts/simhosts starts");
-        // The file is opened for both reading and writing, so that opening does not wait for the
-        // reader.
-        let commands = File::options().read(true).write(true).open(&fifo).expect("the file exists");
-        Cluster { simhosts, dir, commands }
-    }
-
-    fn run(&mut self, command: &str) {
-        use std::io::Write;
-        writeln!(self.commands, "{command}").expect("the fifo has room");
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let _ = kill(Pid::from_raw(self.simhosts.id() as i32), Signal::SIGTERM);
-        let _ = self.simhosts.wait();
-    }
-}
-
-fn named(pid: i32, name: &str) -> bool {
-    words(pid).first().is_some_and(|w| Path::new(w).file_name().is_some_and(|n| n == name))
-}
-
-fn of_mpi_rank(pid: i32, rank: usize) -> bool {
-    environment(pid).contains(&format!("OMPI_COMM_WORLD_RANK={rank}"))
-}
-
 /// Lists the processes of a job over Open MPI, by name.
 fn parts_of(mark: &str, socket: &str) -> Vec<(&'static str, i32)> {
     let mut list = Vec::new();
@@ -322,7 +278,7 @@ fn over_two_hosts(phase: &str, agreed: bool, options: &str, program: &str, there
     if !flavours().iter().any(|f| f == "openmpi4") {
         return skip("faults over two hosts: Open MPI 4 is not installed");
     }
-    let mut cluster = Cluster::start(&format!("cluster-{phase}"));
+    let mut cluster = Cluster::start(&format!("cluster-{phase}"), 2);
     for (i, victims) in VICTIMS.iter().enumerate() {
         let mark = format!("{phase}-{i}-{}", std::process::id());
         let case = Scratch::new(&mark);

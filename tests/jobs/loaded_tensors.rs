@@ -94,7 +94,7 @@ impl TensorFiles {
 
     /// Asserts that all ranks see all tensors at one address, read once in the job.
     #[track_caller]
-    fn assert_complete(&self, lines: &[String], ranks: usize) {
+    pub fn assert_complete(&self, lines: &[String], ranks: usize) {
         assert_eq!(lines.len(), ranks, "{lines:#?}");
         let address = word(&lines[0], "at");
         for line in lines {
