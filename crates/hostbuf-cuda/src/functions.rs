@@ -107,6 +107,13 @@ function_group! {
 }
 
 function_group! {
+    /// The function that sets what a thread may do while a stream is captured.
+    CaptureFunctions {
+        exchange_mode: "cuThreadExchangeStreamCaptureMode" (*mut c_uint);
+    }
+}
+
+function_group! {
     /// The function of CUDA 11.7 by which a stream waits for a word of memory.
     StreamWaitFunctions {
         wait_value: "cuStreamWaitValue32_v2" (sys::CUstream, sys::CUdeviceptr, u32, c_uint);
@@ -203,6 +210,7 @@ pub(crate) struct Functions {
     context_numbers: OnceLock<ContextNumberFunctions>,
     streams: OnceLock<StreamFunctions>,
     stream_order: OnceLock<StreamOrderFunctions>,
+    capture: OnceLock<CaptureFunctions>,
     stream_waits: OnceLock<StreamWaitFunctions>,
     batches: OnceLock<BatchFunctions>,
     index_batches: OnceLock<BatchIndexFunctions>,
@@ -243,6 +251,7 @@ impl Functions {
             context_numbers: OnceLock::new(),
             streams: OnceLock::new(),
             stream_order: OnceLock::new(),
+            capture: OnceLock::new(),
             stream_waits: OnceLock::new(),
             batches: OnceLock::new(),
             index_batches: OnceLock::new(),
@@ -259,6 +268,7 @@ impl Functions {
         context_numbers: ContextNumberFunctions,
         streams: StreamFunctions,
         stream_order: StreamOrderFunctions,
+        capture: CaptureFunctions,
         stream_waits: StreamWaitFunctions,
         batches: BatchFunctions,
         index_batches: BatchIndexFunctions,

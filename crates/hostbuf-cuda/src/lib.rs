@@ -20,6 +20,7 @@
 //! A function that an old driver lacks is [`CudaError::MissingFunction`] when it is wanted; the
 //! rest of the crate works without it.
 
+mod capture_mode;
 mod copy_batch;
 mod cuda_code;
 mod cuda_context;
@@ -48,6 +49,7 @@ mod thread_streams;
 mod virtual_range;
 mod visible_gpus;
 
+pub use capture_mode::RelaxedCapture;
 pub use copy_batch::{BatchedCopy, CopyBatch};
 pub use cuda_code::CudaCode;
 pub use cuda_context::{CudaContext, CurrentContext};

@@ -17,6 +17,16 @@ pub trait ReadAt: Send + Sync + 'static {
     /// Those of the source. [`Interrupted`](io::ErrorKind::Interrupted) is tried again.
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize>;
 
+    /// Reads as [`read_at`](ReadAt::read_at) does, but only bytes for which it need not wait: those
+    /// of a file in the page cache, for example. The default reads nothing.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if it would have to wait, and those of `read_at`.
+    fn read_without_waiting(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        let _ = (into, offset);
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
     /// Returns the alignment of offsets, lengths and addresses in bytes, a power of two of at most
     /// 4096.
     fn alignment(&self) -> u64 {

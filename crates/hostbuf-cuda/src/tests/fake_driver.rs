@@ -104,6 +104,8 @@ pub(super) struct FakeDriver {
     pub(super) flags: c_uint,
     /// True if the work of each stream becomes a graph.
     pub(super) is_capturing: bool,
+    /// The mode of this thread for calls beside a capture.
+    pub(super) capture_mode: c_uint,
     /// The error that the callbacks of streams get.
     pub(super) stream_error: c_uint,
     /// The operands of the last copy, or the access to the last mapping.
@@ -339,6 +341,11 @@ fake_functions! {
     "cuStreamQuery": stream_query(_stream: sys::CUstream) = |_| SUCCESS;
     "cuStreamIsCapturing": is_capturing(_stream: sys::CUstream, status: *mut c_uint) =
         |fake| give(status, c_uint::from(fake.is_capturing));
+    "cuThreadExchangeStreamCaptureMode": exchange_mode(mode: *mut c_uint) = |fake| {
+        // SAFETY: the caller passes a variable.
+        unsafe { std::mem::swap(&mut *mode, &mut fake.capture_mode) };
+        SUCCESS
+    };
     "cuStreamAddCallback": add_callback(
         stream: sys::CUstream,
         callback: unsafe extern "C" fn(sys::CUstream, c_uint, *mut c_void),

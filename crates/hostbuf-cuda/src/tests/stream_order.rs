@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use super::fake_driver::{fake, new_context, new_driver, take_calls};
-use crate::{CudaCode, CudaContext, CudaError, CudaStream, StreamWord};
+use crate::{CudaCode, CudaContext, CudaError, CudaStream, RelaxedCapture, StreamWord};
 
 const LAUNCH_FAILED: u32 = 719;
 
@@ -31,6 +31,27 @@ fn a_stream_that_is_captured_says_so() {
     assert_eq!(stream.is_capturing(), Ok(false));
     fake(|fake| fake.is_capturing = true);
     assert_eq!(stream.is_capturing(), Ok(true));
+}
+
+#[test]
+fn the_mode_for_calls_beside_a_capture_returns() {
+    const GLOBAL: u32 = 0;
+    const RELAXED: u32 = 2;
+    let context = new_context();
+    fake(|fake| assert_eq!(fake.capture_mode, GLOBAL));
+    let relaxed = RelaxedCapture::begin(context.driver());
+    fake(|fake| assert_eq!(fake.capture_mode, RELAXED));
+    let again = RelaxedCapture::begin(context.driver());
+    drop(again);
+    fake(|fake| assert_eq!(fake.capture_mode, RELAXED));
+    drop(relaxed);
+    fake(|fake| assert_eq!(fake.capture_mode, GLOBAL));
+}
+
+#[test]
+fn a_driver_without_modes_for_captures_needs_none() {
+    let driver = new_driver(|fake| fake.missing = vec!["cuThreadExchangeStreamCaptureMode"]);
+    drop(RelaxedCapture::begin(driver.expect("it is not needed")));
 }
 
 #[test]

@@ -63,6 +63,15 @@ pub trait CopyDevice: Send + Sync + 'static {
     /// nothing writes to the memory of the device.
     unsafe fn copy_to_host(&self, copies: &[DeviceCopy], done: &Self::Event) -> Result<(), DeviceError>;
 
+    /// Runs `copy`, which starts a short copy and asks whether it is complete, in a thread of the
+    /// program: the device may have to change something for that thread. The default just runs it.
+    fn in_thread_of_program<R>(&self, copy: impl FnOnce() -> R) -> R
+    where
+        Self: Sized,
+    {
+        copy()
+    }
+
     /// Returns whether the device has completed what was recorded, without waiting.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 
 use hostbuf_cuda::{
     BatchedCopy, CopyBatch, CudaContext, CudaError, CudaEvent, CudaStream, DeviceMemory, DeviceSpan,
-    PitchedCopy,
+    PitchedCopy, RelaxedCapture,
 };
 
 use super::copy_device::CopyDevice;
@@ -186,6 +186,12 @@ impl CopyDevice for CudaDevice {
         // SAFETY: the caller guarantees both sides.
         let started = unsafe { self.start(CopyDirection::ToHost, copies) };
         self.record(CopyDirection::ToHost, started, done)
+    }
+
+    fn in_thread_of_program<R>(&self, copy: impl FnOnce() -> R) -> R {
+        // The program may capture a stream of its own in this thread.
+        let _relaxed = RelaxedCapture::begin(self.stream.context().driver());
+        copy()
     }
 
     fn is_complete(&self, event: &CudaEvent) -> Result<bool, DeviceError> {

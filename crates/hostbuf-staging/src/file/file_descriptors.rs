@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::backend::{Backend, BackendChoice};
 use super::backend_selection::{BackendSelection, FileAccess};
+use super::cached_read::cached_read;
 use super::direct_io::DirectFile;
+use super::file_system::{FileSystem, FileSystemKind};
 use crate::read_write_at::{ReadAt, WriteAt};
 
 /// A file with its descriptors, which its handle and its transfers share.
@@ -16,6 +18,8 @@ pub(super) struct FileDescriptors {
     path: PathBuf,
     buffered: std::fs::File,
     selection: BackendSelection,
+    /// True for a file system in memory, which knows no reads that do not wait.
+    is_in_memory: bool,
 }
 
 impl FileDescriptors {
@@ -31,7 +35,8 @@ impl FileDescriptors {
         let buffered = open.open(path).map_err(with_path)?;
         let selection = BackendSelection::of(backend, path, &buffered, &open)
             .map_err(|why| with_path(io::Error::new(io::ErrorKind::Unsupported, why)))?;
-        Ok(FileDescriptors { path: path.to_owned(), buffered, selection })
+        let is_in_memory = FileSystem::of(&buffered).kind == FileSystemKind::Memory;
+        Ok(FileDescriptors { path: path.to_owned(), buffered, selection, is_in_memory })
     }
 
     /// Returns the way in which the file is read and written, and the reason.
@@ -106,6 +111,16 @@ impl ReadAt for FileDescriptors {
             FileAccess::Direct(direct) => direct.file.read_at(into, offset),
             FileAccess::Uring(uring) => uring.read_at(&self.buffered, into, offset),
             FileAccess::Mapped(mapped) => mapped.read_at(&self.buffered, into, offset),
+        }
+    }
+
+    fn read_without_waiting(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        match &self.selection.access {
+            FileAccess::Buffered if self.is_in_memory => self.buffered.read_at(into, offset),
+            FileAccess::Buffered => cached_read(&self.buffered, into, offset),
+            FileAccess::Direct(_) | FileAccess::Uring(_) | FileAccess::Mapped(_) => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod backend;
 mod backend_selection;
+mod cached_read;
 #[cfg(feature = "cuda")]
 mod cufile;
 mod direct_io;

@@ -184,6 +184,10 @@ impl ReadAt for File {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         self.0.read_at(into, offset)
     }
+
+    fn read_without_waiting(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_without_waiting(into, offset)
+    }
 }
 
 impl WriteAt for File {

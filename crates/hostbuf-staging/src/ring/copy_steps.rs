@@ -94,21 +94,21 @@ impl<D: CopyDevice> RingCore<D> {
 
     /// Asks the device whether it has copied a slot, and goes on with one that it has.
     pub(super) fn end_copy(&self) -> bool {
-        for slot in &self.slots {
-            let Some(owned) = slot.state.poll() else { continue };
-            match self.device.is_complete(&slot.event) {
-                Ok(false) => owned.start_copy(),
-                Ok(true) => {
-                    self.copied(slot, owned, Ok(()));
-                    return true;
-                }
-                Err(error) => {
-                    self.copied(slot, owned, Err(error));
-                    return true;
-                }
+        self.slots.iter().any(|slot| self.end_copy_of(slot) == Some(true))
+    }
+
+    /// Asks the device whether it has copied a slot, and goes on with the slot if it has. Returns
+    /// `None` if the device does not copy it, or another thread asks.
+    pub(super) fn end_copy_of(&self, slot: &RingSlot<D::Event>) -> Option<bool> {
+        let owned = slot.state.poll()?;
+        match self.device.is_complete(&slot.event) {
+            Ok(false) => {
+                owned.start_copy();
+                return Some(false);
             }
+            complete => self.copied(slot, owned, complete.map(drop)),
         }
-        false
+        Some(true)
     }
 
     /// Waits for the oldest copy of the device, unless there is none or another thread waits for

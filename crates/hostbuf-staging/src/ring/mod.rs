@@ -15,6 +15,7 @@ mod ring_options;
 mod ring_slot;
 mod ring_streams;
 mod shared_rings;
+mod short_read;
 mod staging_ring;
 mod stream_transfers;
 mod transfer_queue;

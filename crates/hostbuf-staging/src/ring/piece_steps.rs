@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "slots guard memory by their states")]
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use super::ring_core::RingCore;
 use super::ring_slot::{RingSlot, SlotRecord};
@@ -20,6 +21,8 @@ impl<D: CopyDevice> RingCore<D> {
         if current.is_none() && self.queue.is_empty() {
             return false;
         }
+        // As in `notify_of_free_slot`.
+        fence(Ordering::SeqCst);
         let opened = self.slots.iter().find_map(|slot| Some((slot, slot.state.open()?)));
         let Some((slot, mut owned)) = opened else { return false };
         let Some((transfer, number)) = self.queue.begin_chunk(current) else {

@@ -1,6 +1,6 @@
 //! The common state of the handles and the threads of a ring.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use super::device_wait::DeviceWait;
@@ -66,6 +66,9 @@ impl<D: CopyDevice> RingCore<D> {
         if transfer.is_over() {
             return;
         }
+        if self.read_short(&transfer) {
+            return;
+        }
         self.queue.push(transfer.clone());
         // It may have been lost, or begun to stop, before the transfer was in the queue.
         self.stop_if_over(&transfer);
@@ -126,10 +129,14 @@ impl<D: CopyDevice> RingCore<D> {
 
     /// Returns whether the threads may end.
     pub(super) fn has_stopped(&self) -> bool {
-        let free = || self.slots.iter().filter(|slot| slot.state.is_free()).count();
-        self.is_stopping.load(Ordering::SeqCst)
-            && self.queue.is_empty()
-            && free() + self.abandoned.load(Ordering::SeqCst) == self.slots.len()
+        if !self.is_stopping.load(Ordering::SeqCst) {
+            return false;
+        }
+        // Either this thread sees a slot that was opened meanwhile, or the thread that has opened
+        // it sees that the ring ends.
+        fence(Ordering::SeqCst);
+        let free = self.slots.iter().filter(|slot| slot.state.is_free()).count();
+        self.queue.is_empty() && free + self.abandoned.load(Ordering::SeqCst) == self.slots.len()
     }
 
     /// Ends the turn of a slot.
@@ -138,7 +145,17 @@ impl<D: CopyDevice> RingCore<D> {
         owned.free();
         // A record may be the last owner of memory, whose drop takes time.
         drop(record);
-        self.signal.notify();
+        self.notify_of_free_slot();
+    }
+
+    /// Notifies the threads of the ring of a free slot, if one may sleep until there is one.
+    pub(super) fn notify_of_free_slot(&self) {
+        // Either this thread sees the chunk, or the end of the ring, or the thread that sees them
+        // and then looks for a free slot finds this one.
+        fence(Ordering::SeqCst);
+        if self.has_chunks() || self.is_stopping.load(Ordering::SeqCst) {
+            self.signal.notify();
+        }
     }
 }
 

@@ -54,6 +54,14 @@ impl RingLife {
         *self.threads.lock().ignore_poison() += 1;
     }
 
+    /// Counts the calling thread too, unless all threads have ended. Returns whether it is counted.
+    pub(super) fn join(&self) -> bool {
+        let mut threads = self.threads.lock().ignore_poison();
+        let has_threads = *threads > 0;
+        *threads += usize::from(has_threads);
+        has_threads
+    }
+
     /// States that a thread has accessed the memory for the last time.
     pub(super) fn end_thread(&self) {
         *self.threads.lock().ignore_poison() -= 1;

@@ -22,12 +22,12 @@ impl TransferQueue {
     pub(super) fn push(&self, transfer: Arc<TransferState>) {
         let mut transfers = self.transfers.lock().ignore_poison();
         transfers.push_back(transfer);
-        self.length.store(transfers.len(), Ordering::Release);
+        self.length.store(transfers.len(), Ordering::SeqCst);
     }
 
     /// Returns whether there may be a chunk to begin.
     pub(super) fn is_empty(&self) -> bool {
-        self.length.load(Ordering::Acquire) == 0
+        self.length.load(Ordering::SeqCst) == 0
     }
 
     /// Begins a chunk. `current` is the transfer of which the calling thread has begun one last.
@@ -57,7 +57,7 @@ impl TransferQueue {
         while transfers.front().is_some_and(|transfer| transfer.has_begun_all()) {
             ended.extend(transfers.pop_front());
         }
-        self.length.store(transfers.len(), Ordering::Release);
+        self.length.store(transfers.len(), Ordering::SeqCst);
         let first = transfers.front().cloned();
         drop(transfers);
         // A transfer may be the last owner of memory: it is dropped outside the lock.
@@ -68,7 +68,7 @@ impl TransferQueue {
     /// Empties the queue.
     pub(super) fn take_all(&self) -> Vec<Arc<TransferState>> {
         let mut transfers = self.transfers.lock().ignore_poison();
-        self.length.store(0, Ordering::Release);
+        self.length.store(0, Ordering::SeqCst);
         transfers.drain(..).collect()
     }
 }

@@ -8,6 +8,7 @@ use hostbuf_register::Span;
 use hostbuf_register::own_ranges::{self, Freezing};
 
 use super::byte_source::{ByteSource, PIECE, ReadFault, SLOT, pattern, target};
+use super::short_reads::CountingSource;
 use crate::{BorrowedMemory, HostMemory, Ring, RingMemory, RingOptions, SimulatedDevice, TransferError};
 
 /// Makes a ring in borrowed memory, and returns the memory.
@@ -59,4 +60,37 @@ fn a_ring_elsewhere_goes_on() {
     let (memory, to) = target(3 * SLOT);
     ring.read(Arc::new(ByteSource::new(pattern(3 * SLOT, 2))), 0, to).wait().unwrap();
     assert!(memory.content() == pattern(3 * SLOT, 2));
+}
+
+/// Short reads are done by the threads that start them, so the ring waits for those threads too.
+#[test]
+fn a_ring_ends_beside_short_reads() {
+    for _ in 0..50 {
+        let (ring, memory) = ring_in_own_range();
+        let span = Span::new(memory.address().as_ptr() as usize, memory.bytes()).unwrap();
+        let keeper: Weak<HostMemory> = Arc::downgrade(&memory);
+        // SAFETY: the memory stays until the keeper is dropped.
+        let _own = unsafe { own_ranges::declare(span, keeper) };
+        let content = pattern(SLOT, 4);
+        let read = || {
+            let (_on_device, to) = target(100);
+            ring.read(Arc::new(CountingSource::new(content.clone(), PIECE)), 0, to).wait()
+        };
+        read().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let error = loop {
+                        match read() {
+                            Ok(bytes) => assert_eq!(bytes, 100),
+                            Err(error) => break error,
+                        }
+                    };
+                    assert!(matches!(error, TransferError::Cancelled { .. }), "{error}");
+                });
+            }
+            Freezing::begin(span).map(Freezing::keep).unwrap();
+        });
+        assert_eq!(Arc::strong_count(&memory), 1, "the ring has given its memory back");
+    }
 }

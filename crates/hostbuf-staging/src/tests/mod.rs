@@ -16,6 +16,7 @@ mod memory_file;
 mod moved_bytes;
 mod row_copies;
 mod shared_rings;
+mod short_reads;
 mod span_log;
 mod spans;
 mod streams;
