@@ -160,7 +160,11 @@ impl fmt::Display for RemoteProblem {
                 "the server sent nothing for {timeout:?}. Raise the option timeout if it is only slow"
             ),
             NotFound { why } => write!(f, "there is no such object: {why}"),
-            Denied { why } => write!(f, "the server refuses access: {why}"),
+            Denied { why } => write!(
+                f,
+                "the server refuses access: {why}. Check the credentials and their permissions, or sign the address \
+                 again if it has expired"
+            ),
             Status { status, why } if why.is_empty() => write!(f, "the server answered with status {status}"),
             Status { status, why } => write!(f, "the server answered with status {status}: {why}"),
             Redirect { why } => write!(f, "the server redirects the request: {why}"),

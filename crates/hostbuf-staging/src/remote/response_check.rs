@@ -77,14 +77,24 @@ pub(super) fn check_range(
             (None, Some(0)) => Ok(AcceptedRange { end: 0, total: Some(0) }),
             _ => Err(RemoteProblem::NoRanges),
         },
-        (StatusCode::RANGE_NOT_SATISFIABLE, Some(ContentRange { total: Some(total), .. })) => match version {
-            None if total == 0 => Ok(AcceptedRange { end: 0, total: Some(0) }),
-            Some(version) if version.bytes != total => {
-                let what = format!("it had {} bytes and has {total}", version.bytes);
-                Err(RemoteProblem::Changed { what })
+        (StatusCode::RANGE_NOT_SATISFIABLE, parsed) => {
+            match (version, parsed.and_then(|parsed| parsed.total)) {
+                (None, Some(0)) => Ok(AcceptedRange { end: 0, total: Some(0) }),
+                (Some(version), Some(total)) if version.bytes != total => {
+                    let what = format!("it had {} bytes and has {total}", version.bytes);
+                    Err(RemoteProblem::Changed { what })
+                }
+                // The range is within the object as it was, and not every server states the length.
+                (Some(version), None) => {
+                    let what = format!(
+                        "it had {} bytes, and the range is behind its end now (status 416)",
+                        version.bytes
+                    );
+                    Err(RemoteProblem::Changed { what })
+                }
+                _ => Err(RemoteProblem::Status { status: 416, why: String::new() }),
             }
-            _ => Err(RemoteProblem::Status { status: 416, why: String::new() }),
-        },
+        }
         (status, _) => Err(RemoteProblem::Status { status: status.as_u16(), why: String::new() }),
     }
 }

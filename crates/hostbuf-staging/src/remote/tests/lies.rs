@@ -109,6 +109,16 @@ fn an_object_that_has_changed_is_an_error() {
         TestAnswer::new("416 Range Not Satisfiable", &[("Content-Range", "bytes */50")], b"")
     });
     assert_eq!(shorter, RemoteProblem::Changed { what: "it had 1000 bytes and has 50".into() });
+    // Servers of S3 may state a reason instead of the length.
+    let xml = b"<Error><Code>InvalidRange</Code></Error>";
+    let shorter = problem_of(|_, _| TestAnswer::new("416 Range Not Satisfiable", &[], xml));
+    let what = "it had 1000 bytes, and the range is behind its end now (status 416)".to_owned();
+    assert_eq!(shorter, RemoteProblem::Changed { what });
+    // The object is as long as before, so the server has no reason to refuse.
+    let same = problem_of(|_, _| {
+        TestAnswer::new("416 Range Not Satisfiable", &[("Content-Range", "bytes */1000")], b"")
+    });
+    assert_eq!(same, RemoteProblem::Status { status: 416, why: String::new() });
 }
 
 #[test]
@@ -116,6 +126,7 @@ fn a_refusal_is_an_error_with_the_reason_of_the_server() {
     let xml = b"<?xml version=\"1.0\"?><Error><Code>SignatureDoesNotMatch</Code><Message>m</Message></Error>";
     let denied = problem_of(|_, _| TestAnswer::new("403 Forbidden", &[], xml));
     assert_eq!(denied, RemoteProblem::Denied { why: "status 403, SignatureDoesNotMatch".into() });
+    assert!(denied.to_string().contains("Check the credentials"), "{denied}");
     let unknown = problem_of(|_, _| TestAnswer::new("401 Unauthorized", &[], b"who?"));
     assert_eq!(unknown, RemoteProblem::Denied { why: "status 401".into() });
     let xml = b"<Error><Code>ExpiredToken</Code></Error>";
