@@ -99,8 +99,8 @@ fn option(why: String) -> RemoteProblem {
     RemoteProblem::Option { why }
 }
 
-/// Returns the problem of a request that has failed after `received` bytes of its range.
-pub(super) fn request_problem(error: reqwest::Error, received: u64, timeout: Duration) -> RemoteProblem {
+/// Returns the problem of a request that has failed. A cut has no bytes yet.
+pub(super) fn request_problem(error: reqwest::Error, timeout: Duration) -> RemoteProblem {
     // The address may have a signature.
     let error = error.without_url();
     let why = chain(&error);
@@ -110,7 +110,7 @@ pub(super) fn request_problem(error: reqwest::Error, received: u64, timeout: Dur
         // The address of the request was parsed before, so an invalid one is that of a redirect.
         () if error.is_redirect() || error.is_builder() => RemoteProblem::Redirect { why },
         () if error.is_connect() => RemoteProblem::Connect { why },
-        () => RemoteProblem::Cut { received, why },
+        () => RemoteProblem::Cut { received: 0, why },
     }
 }
 

@@ -43,8 +43,12 @@ impl RangeStream {
                     self.retries.received(chunk.len() as u64);
                     return Ok(Some(chunk));
                 }
-                Err(failed) => {
+                Err(mut failed) => {
                     self.body = None;
+                    // Those of all attempts: the last one may have brought nothing.
+                    if let RemoteProblem::Cut { received, .. } = &mut failed.problem {
+                        *received = self.at - self.requested.start;
+                    }
                     let again = self.retries.after(failed).await;
                     again.map_err(|problem| self.error(problem))?;
                 }
@@ -58,19 +62,18 @@ impl RangeStream {
         RemoteError { url, range, attempts: self.retries.failures().max(1), problem }
     }
 
-    /// Receives a part. It is empty between two answers.
+    /// Receives a part. It is empty between two answers. A cut does not count the bytes before it.
     async fn attempt(&mut self) -> Result<Bytes, FailedAttempt> {
         if self.body.is_none() {
             let missing = self.at..self.requested.end;
             let (response, accepted) = self.object.request(&self.client, &missing).await?;
             self.body = Some((response, accepted.end));
         }
-        let received = self.at - self.requested.start;
         let limit = self.object.options.timeout;
         let Some((response, end)) = &mut self.body else { return Ok(Bytes::new()) };
         match timeout(limit, response.chunk()).await {
             Err(_) => Err(RemoteProblem::Timeout { timeout: limit }.into()),
-            Ok(Err(error)) => Err(request_problem(error, received, limit).into()),
+            Ok(Err(error)) => Err(request_problem(error, limit).into()),
             Ok(Ok(Some(chunk))) if chunk.len() as u64 > *end - self.at => Err(RemoteProblem::TooLong.into()),
             Ok(Ok(Some(chunk))) => Ok(chunk),
             // The server has sent the beginning of the range only, as it has stated.
@@ -80,7 +83,7 @@ impl RangeStream {
             }
             Ok(Ok(None)) => {
                 let why = format!("{} bytes are missing", *end - self.at);
-                Err(RemoteProblem::Cut { received, why }.into())
+                Err(RemoteProblem::Cut { received: 0, why }.into())
             }
         }
     }

@@ -100,7 +100,7 @@ async fn within<T>(
     part: impl Future<Output = Result<T, reqwest::Error>>,
 ) -> Result<T, RemoteProblem> {
     match timeout(limit, part).await {
-        Ok(result) => result.map_err(|error| request_problem(error, 0, limit)),
+        Ok(result) => result.map_err(|error| request_problem(error, limit)),
         Err(_) => Err(RemoteProblem::Timeout { timeout: limit }),
     }
 }

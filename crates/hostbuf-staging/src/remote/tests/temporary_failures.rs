@@ -91,6 +91,21 @@ fn a_server_that_stays_broken_is_an_error_after_the_last_attempt() {
 }
 
 #[test]
+fn an_error_counts_the_bytes_of_all_attempts() {
+    // The last attempts bring nothing: a body without bytes, and no answer.
+    let silent = || TestAnswer { bytes: Vec::new(), after: AfterAnswer::Close };
+    let (server, _) = server(move |number, right| match number {
+        1 => right.cut(400, AfterAnswer::Close),
+        2 => right.cut(400, AfterAnswer::Close),
+        _ => silent(),
+    });
+    let client = options().attempts(3).client().expect("valid options");
+    let file = client.open(&server.url("/f")).expect("it is there");
+    let error = read_error(&file, 0, BYTES);
+    assert_eq!((cut_after(&error), error.attempts), (Some(600), 3), "{error}");
+}
+
+#[test]
 fn bodies_that_bring_little_are_no_progress_for_ever() {
     let (server, _) = server(|_, right| {
         let bytes = right.bytes.len();
