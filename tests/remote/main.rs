@@ -1,12 +1,18 @@
-//! Remote objects of servers that others use: nginx, with ranges and TLS, and the S3 server of
-//! rclone.
+//! Remote objects of servers that others use: nginx, with ranges and TLS, and the S3 servers of
+//! rclone and s3s-fs.
 
 mod certificates;
 mod local_server;
 mod nginx;
 mod presigned_address;
+mod relay;
+mod reserved_port;
 mod s3;
+mod s3_changes;
+mod s3_outages;
+mod s3_ranges;
 mod s3_server;
+mod stored_object;
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Addresses that are signed for GET: Signature Version 4 of S3, in the query.
+//! Signed addresses: Signature Version 4 of S3, in the query.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,6 +9,8 @@ use super::s3_server::{NAME, REGION, S3Server, SECRET};
 /// The signature of an address.
 pub struct PresignedAddress<'s> {
     pub server: &'s S3Server,
+    /// The method of the requests: GET or PUT.
+    pub method: &'s str,
     /// The bucket and the key, with a slash at the beginning, as they are in an address.
     pub path: &'s str,
     /// The time since the signature was made.
@@ -28,8 +30,8 @@ impl PresignedAddress<'_> {
             "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={credential}&X-Amz-Date={time}\
              &X-Amz-Expires={seconds}&X-Amz-SignedHeaders=host"
         );
-        let (host, path) = (self.server.host(), self.path);
-        let request = format!("GET\n{path}\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD");
+        let (host, method, path) = (self.server.host(), self.method, self.path);
+        let request = format!("{method}\n{path}\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD");
         let text = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{}", sha256(None, &request));
         let first = hex(format!("AWS4{SECRET}").as_bytes());
         let key = scope.split('/').fold(first, |key, part| sha256(Some(&key), part));

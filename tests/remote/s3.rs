@@ -1,4 +1,4 @@
-//! Objects of S3, of a server that checks signatures.
+//! Objects of S3, of servers that check signatures.
 
 use std::fs;
 use std::time::Duration;
@@ -42,24 +42,34 @@ fn read_with_key(server: &S3Server, content: &[u8]) {
     let client = server.with_secret(RemoteOptions::new(), "other").client().expect("valid options");
     let denied = client.open("s3://one/folder/a%20key").expect_err("the signature is wrong");
     assert!(matches!(denied.problem, RemoteProblem::Denied { .. }) && denied.attempts == 1, "{denied}");
-    assert!(denied.to_string().contains("SignatureDoesNotMatch"), "{denied}");
+    let text = denied.to_string();
+    assert!(text.starts_with("s3://one/folder/a%20key: "), "{text}");
+    assert!(
+        text.contains("status 403, SignatureDoesNotMatch") && text.contains("Check the credentials"),
+        "{text}"
+    );
 }
 
 /// Reads an object by an address that is signed, without a key, and by two whose signature is not
 /// valid.
 fn read_presigned(server: &S3Server, content: &[u8]) {
-    let sign = |age, valid| PresignedAddress { server, path: PATH, age, valid }.sign();
+    let sign = |age, valid| PresignedAddress { server, method: "GET", path: PATH, age, valid }.sign();
     let signed = sign(Duration::ZERO, HOUR);
     for options in both_modes() {
         let client = options.client().expect("valid options");
         let file = client.open_s3_presigned(&signed).expect("it is there");
         assert_eq!(file.url(), format!("http://{}{PATH}", server.host()));
         compare(&file, content);
-        for refused in [sign(2 * HOUR, HOUR), signed.replace("X-Amz-Expires=3600", "X-Amz-Expires=7200")] {
+        let refusals = [
+            (sign(2 * HOUR, HOUR), "AccessDenied"),
+            (signed.replace("X-Amz-Expires=3600", "X-Amz-Expires=7200"), "SignatureDoesNotMatch"),
+        ];
+        for (refused, code) in refusals {
             let error: RemoteError = client.open_s3_presigned(&refused).expect_err("it is not valid");
             assert!(matches!(error.problem, RemoteProblem::Denied { .. }), "{error}");
             assert_eq!((error.attempts, error.url.as_str()), (1, file.url()));
             let shown = format!("{error} {error:?}");
+            assert!(shown.contains(code) && shown.contains("sign the address again"), "{shown}");
             let (_, signature) = refused.split_once("X-Amz-Signature=").expect("it is signed");
             assert!(!shown.contains("X-Amz") && !shown.contains(signature), "{shown}");
         }
@@ -80,4 +90,20 @@ fn objects_of_rclone_are_read_by_presigned_addresses() {
     let content = objects(&folder);
     let Some(server) = S3Server::rclone(&folder) else { return };
     read_presigned(&server, &content);
+}
+
+#[test]
+#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+fn objects_of_s3s_fs_are_read_with_signed_requests() {
+    let folder = Scratch::new("s3s-fs-key");
+    let content = objects(&folder);
+    read_with_key(&S3Server::s3s_fs(&folder), &content);
+}
+
+#[test]
+#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+fn objects_of_s3s_fs_are_read_by_presigned_addresses() {
+    let folder = Scratch::new("s3s-fs-presigned");
+    let content = objects(&folder);
+    read_presigned(&S3Server::s3s_fs(&folder), &content);
 }

@@ -15,7 +15,7 @@ pub const REGION: &str = "eu-central-1";
 
 /// An S3 server whose buckets are the folders in the folder `buckets`. It ends when it is dropped.
 pub struct S3Server {
-    _process: LocalServer,
+    process: LocalServer,
     port: u16,
 }
 
@@ -35,12 +35,39 @@ impl S3Server {
             command.arg("--config").arg(folder.path("none")).env("HOME", folder.path("")).arg("-q");
             command
         });
-        Some(S3Server { _process: process, port })
+        Some(S3Server { process, port })
+    }
+
+    /// Starts s3s-fs. It answers the request of a range with status 206, and states an ETag.
+    pub fn s3s_fs(folder: &Scratch) -> S3Server {
+        let program = root().join("target/tools/bin/s3s-fs");
+        assert!(program.exists(), "s3s-fs is not installed: run scripts/install-deps s3s-fs");
+        let (process, [port]) = LocalServer::start(|[port]| {
+            let mut command = Command::new(&program);
+            command.args(["--access-key", NAME, "--secret-key", SECRET, "--host", "127.0.0.1"]);
+            command.args(["--port", &port.to_string()]).arg(folder.path("buckets"));
+            command
+        });
+        S3Server { process, port }
     }
 
     /// Returns the address and the port.
     pub fn host(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Kills the server, and waits until it has ended.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts the server again after [`S3Server::kill`], at the same port.
+    pub fn restart(&mut self) {
+        self.process.restart();
     }
 
     /// Adds the address of the server, and a key with this secret.
