@@ -1,10 +1,13 @@
 """Servers of one object on the loopback interface: nginx without and with TLS, and one of S3."""
 
 import os
+import shutil
 import socket
 import subprocess
 import time
 from pathlib import Path
+
+from s3_store import store
 
 ROOT = Path(__file__).resolve().parents[2]
 NGINX = "/usr/sbin/nginx"
@@ -98,12 +101,22 @@ def start_nginx(folder: Path) -> tuple[Server, int, int]:
 
 
 def start_s3(folder: Path) -> tuple[Server, int] | None:
-    """Returns rclone with the bucket `files`, if it is installed. s3s-fs is no measure: for each
-    request it computes the MD5 of the whole object."""
+    """Returns s3s-fs, or rclone if that is not installed, with the bucket `files`."""
     [port] = free_ports(1)
+    key, secret = KEYS["AWS_ACCESS_KEY_ID"], KEYS["AWS_SECRET_ACCESS_KEY"]
+    s3s = shutil.which("s3s-fs", path=f"{ROOT}/target/tools/bin:{os.environ['PATH']}")
     rclone = ROOT / "target/servers/bin/rclone"
+    address = ["--host", "127.0.0.1", "--port", str(port)]
+    if s3s:
+        stored = folder / "s3"
+        (stored / "files").mkdir(parents=True)
+        command = [s3s, "--access-key", key, "--secret-key", secret, *address, str(stored)]
+        server = Server("s3s-fs", command, [port])
+        # It keeps the ETag of an object that was stored by a request. Of a file that was placed in
+        # its folder, it would read all bytes for the ETag of each answer.
+        store(port, "/files/data", folder / "files/data", key, secret)
+        return server, port
     if rclone.exists():
-        key = f"{KEYS['AWS_ACCESS_KEY_ID']},{KEYS['AWS_SECRET_ACCESS_KEY']}"
-        command = [str(rclone), "serve", "s3", "--auth-key", key, "--addr", f"127.0.0.1:{port}", "-q"]
+        command = [str(rclone), "serve", "s3", "--auth-key", f"{key},{secret}", "--addr", f"127.0.0.1:{port}", "-q"]
         return Server("rclone", [*command, "--config", str(folder / "none"), str(folder)], [port]), port
     return None
