@@ -4,10 +4,10 @@
     remote_rivals.py [--mib N] [--rounds N] [--sweep-rounds N] [--kinds http,https,s3]
                      [--markdown FILE]
 
-The object has N MiB (1024). nginx serves it without and with TLS, with two processes, and rclone
-serves it by S3. `hostbuf-bench-staging` of target/release, with the feature `remote`, reads it by
-requests of the threads of a ring, and by reactors; KvikIO by its backends EASY_THREADPOOL and
-MULTI_POLL.
+The object has N MiB (1024). nginx serves it without and with TLS, with two processes, and s3s-fs,
+or rclone if that is not installed, serves it by S3. `hostbuf-bench-staging` of target/release, with
+the feature `remote`, reads it by requests of the threads of a ring, and by reactors; KvikIO by its
+backends EASY_THREADPOOL and MULTI_POLL.
 
 Each way runs in a process of its own that stays, so that its threads, connections and memory are
 warm. A sweep measures each way with several settings first. Then all ways, each with its defaults

@@ -45,6 +45,7 @@ const WITHOUT_CONTEXT: &[&str] = &[
     "cuDevicePrimaryCtxRelease_v2",
     "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2",
+    "cuThreadExchangeStreamCaptureMode",
     "cuGetErrorName",
 ];
 /// The functions that end something, and those that come before them. The others can be made to
