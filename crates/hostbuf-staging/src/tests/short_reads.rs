@@ -77,7 +77,9 @@ fn a_short_read_needs_no_other_thread() {
     }
     // The slot of a read may be free a moment after its end; the bytes are right in both ways.
     let ring = idle_ring();
-    (0..1000).for_each(|_| drop(reads_here(&ring, PIECE, 4096)));
+    for _ in 0..1000 {
+        let _ = reads_here(&ring, PIECE, 4096);
+    }
 }
 
 #[test]
@@ -101,7 +103,9 @@ fn an_error_of_the_device_is_that_of_a_short_read() {
         assert!(matches!(failed, Err(TransferError::Device { landed: 0, .. })), "{failed:?}");
     }
     // All slots have come back.
-    (0..10).for_each(|_| drop(reads_here(&ring, PIECE, 100)));
+    for _ in 0..10 {
+        let _ = reads_here(&ring, PIECE, 100);
+    }
 }
 
 #[test]
@@ -111,7 +115,11 @@ fn many_threads_read_at_once_beside_long_transfers() {
     let content = pattern(20 * SLOT, 8);
     thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..500).for_each(|_| drop(reads_here(&ring, PIECE, 333))));
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    let _ = reads_here(&ring, PIECE, 333);
+                }
+            });
         }
         for _ in 0..20 {
             let source = CountingSource::new(content.clone(), 0);
