@@ -344,7 +344,7 @@ fake_functions! {
         |fake| give(status, c_uint::from(fake.is_capturing));
     "cuThreadExchangeStreamCaptureMode": exchange_mode(mode: *mut c_uint) = |fake| {
         // SAFETY: the caller passes a variable.
-        unsafe { std::mem::swap(&mut *mode, &mut fake.capture_mode) };
+        unsafe { std::ptr::swap(mode, &raw mut fake.capture_mode) };
         SUCCESS
     };
     "cuStreamAddCallback": add_callback(
