@@ -59,9 +59,11 @@ impl<D: CopyDevice> RingCore<D> {
         let is_there = self.is_usable() && planned.memory.len() <= LONGEST && {
             // SAFETY: this thread owns the slot, and the memory stays while it is counted.
             let into = unsafe { &mut *slot.copied_memory(&owned, planned.memory) };
+            let room = into.len();
             let read = || source.read_without_waiting(into, planned.file_offset);
             let read = self.counters.time(PageWord::Reading, read);
-            read.is_ok_and(|bytes| bytes >= planned.needed)
+            // A source may state more bytes than there is room for; `read_at` makes it an error.
+            read.is_ok_and(|bytes| (planned.needed..=room).contains(&bytes))
         };
         let begun = if is_there { transfer.begin_chunk() } else { None };
         let Some(number) = begun else {

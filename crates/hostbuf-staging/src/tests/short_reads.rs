@@ -145,3 +145,27 @@ fn a_file_that_is_not_in_the_page_cache_is_left_to_the_ring() {
     file.pread(&idle_ring(), to, 5).wait().unwrap();
     assert!(memory.content() == content[5..105]);
 }
+
+/// A source that states more bytes than there is room for.
+struct LyingSource;
+
+impl ReadAt for LyingSource {
+    fn name(&self) -> String {
+        "lying".into()
+    }
+
+    fn read_at(&self, into: &mut [u8], _offset: u64) -> io::Result<usize> {
+        Ok(into.len() + 1)
+    }
+
+    fn read_without_waiting(&self, into: &mut [u8], _offset: u64) -> io::Result<usize> {
+        Ok(into.len() + 1)
+    }
+}
+
+#[test]
+fn a_source_that_states_too_many_bytes_is_an_error() {
+    let (_memory, to) = target(100);
+    let failed = idle_ring().read(Arc::new(LyingSource), 0, to).wait();
+    assert!(matches!(failed, Err(TransferError::Io { landed: 0, .. })), "{failed:?}");
+}

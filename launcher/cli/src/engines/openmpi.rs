@@ -280,6 +280,7 @@ mod tests {
             assert_eq!(OpenMpi.recognize(text), None, "{text}");
         }
     }
+
     #[test]
     fn the_process_that_a_signal_has_ended_is_recognized() {
         let before = ["----", "Primary job  terminated normally, but 1 process returned"];
