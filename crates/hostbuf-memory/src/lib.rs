@@ -18,6 +18,7 @@ pub mod memfd;
 mod pages;
 pub mod placement;
 pub mod populate;
+mod private_memory;
 mod resolve;
 mod seals;
 pub mod space;
@@ -29,6 +30,7 @@ pub use demand_part::DemandPart;
 pub use error::{Error, NoSpace, Result};
 pub use mapping::{FileMapping, MappingRefused};
 pub use pages::Pages;
+pub use private_memory::PrivateMemory;
 pub use resolve::resolve_all;
 pub use seals::Seals;
 

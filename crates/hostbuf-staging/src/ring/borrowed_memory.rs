@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use hostbuf_memory::populate::Workers;
-use hostbuf_memory::{AnonymousSegment, Demand, Pages};
+use hostbuf_memory::{AnonymousSegment, Demand, Pages, PrivateMemory, space};
+use hostbuf_os::memory::tightest_limit;
 use hostbuf_register::{Access, Error, Pinned, Registrar, Registration, Span};
 
 use super::host_memory::{HostMemory, RingMemory};
@@ -63,20 +64,36 @@ impl From<HostMemory> for BorrowedMemory {
 }
 
 impl BorrowedMemory {
-    /// Allocates `bytes` of zeros, in the largest pages that there are, and registers them with the
+    /// Allocates `bytes` of zeros, on huge pages if there are some, and registers them with the
     /// device of `registrar` for copies in both directions. A block of an allocator has a power of
     /// two of bytes; this has exactly so many.
     ///
     /// # Errors
     /// [`Error`] for 0 bytes, if the host has no space, and as [`Registrar::register`].
     pub fn registered<R: Registrar>(registrar: &Arc<R>, bytes: usize) -> Result<BorrowedMemory, Error> {
-        let demand = Demand::new(bytes as u64, Pages::Auto);
-        let segment = AnonymousSegment::new("hostbuf:staging", demand, Workers::of_this_process())?;
-        let span = Span::new(segment.start(), bytes)?;
-        let registration = Registration::with_keepalive(registrar, span, Access::WRITE, Arc::new(segment))?;
+        let workers = Workers::of_this_process();
+        let (start, owner): (usize, Arc<dyn Any + Send + Sync>) = if is_plenty(bytes, &workers) {
+            let memory = PrivateMemory::new(bytes, workers.cores())?;
+            (memory.start().addr().get(), Arc::new(memory))
+        } else {
+            let demand = Demand::new(bytes as u64, Pages::Auto);
+            let segment = AnonymousSegment::new("hostbuf:staging", demand, workers)?;
+            (segment.start(), Arc::new(segment))
+        };
+        let span = Span::new(start, bytes)?;
+        let registration = Registration::with_keepalive(registrar, span, Access::WRITE, owner)?;
         let address = NonNull::new(span.start() as *mut u8).expect("a span begins behind the null address");
-        // SAFETY: the registration keeps the segment, which nobody else has. It is zeroed.
+        // SAFETY: the registration keeps the memory, which nobody else has. It is zeroed.
         Ok(unsafe { BorrowedMemory::new(address, bytes, registration) })
+    }
+}
+
+/// Returns whether this process may populate `bytes` itself: no cgroup limits it, or the limit is
+/// far.
+fn is_plenty(bytes: usize, workers: &Workers) -> bool {
+    match workers {
+        Workers::Threads(_) => true,
+        _ => space::available(&tightest_limit()) / 2 >= bytes as u64,
     }
 }
 
