@@ -16,8 +16,10 @@ mod read_sample;
 mod remote_reads;
 mod shared_load;
 mod small_reads;
+mod stream_reads;
 mod tensor_copies;
 mod tensor_file;
+mod thread_time;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -28,6 +30,7 @@ const USAGE: &str = "\
 usage: hostbuf-bench-staging read [--backend NAME] FILE [ROUNDS]
        hostbuf-bench-staging read --cold [--backend NAME ...] FILE [ROUNDS]
        hostbuf-bench-staging small FILE [ROUNDS]
+       hostbuf-bench-staging streams FILE [ROUNDS]
        hostbuf-bench-staging host KEY FILE [ROUNDS]
        hostbuf-bench-staging remote [--reactors THREADSxREQUESTS] [--workers N] [--piece MIB] [--certificates FILE] URL
        hostbuf-bench-staging tensors [COUNT BYTES [ROUNDS]]
@@ -137,6 +140,9 @@ fn main() -> ExitCode {
             None => Err("expected the key of a row".to_owned()),
         },
         Some("small") => file_and_rounds(arguments).map(|(path, rounds)| small_reads::measure(&path, rounds)),
+        Some("streams") => {
+            file_and_rounds(arguments).map(|(path, rounds)| stream_reads::measure(&path, rounds))
+        }
         Some("tensors") => TensorsCommand::parse(arguments).map(TensorsCommand::run),
         #[cfg(feature = "remote")]
         Some("remote") => remote_reads::RemoteCommand::parse(arguments).map(remote_reads::RemoteCommand::run),

@@ -37,6 +37,10 @@ pub enum GpuFeature {
     /// Events that processes share: [`CudaEvent::interprocess`](crate::CudaEvent::interprocess).
     #[doc(alias = "CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED")]
     IpcEvents,
+    /// Kernels that use registered host memory at the addresses that the host has for it:
+    /// [`DeferredCopies`](crate::DeferredCopies).
+    #[doc(alias = "CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM")]
+    HostAddresses,
 }
 
 impl GpuFeature {
@@ -50,6 +54,9 @@ impl GpuFeature {
                 Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
             }
             GpuFeature::IpcEvents => Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
+            GpuFeature::HostAddresses => {
+                Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+            }
         }
     }
 }

@@ -114,9 +114,22 @@ function_group! {
 }
 
 function_group! {
-    /// The function of CUDA 11.7 by which a stream waits for a word of memory.
+    /// The functions of CUDA 11.7 by which a stream waits for a word of memory, and writes to one.
     StreamWaitFunctions {
         wait_value: "cuStreamWaitValue32_v2" (sys::CUstream, sys::CUdeviceptr, u32, c_uint);
+        write_value: "cuStreamWriteValue32_v2" (sys::CUstream, sys::CUdeviceptr, u32, c_uint);
+    }
+}
+
+function_group! {
+    /// Kernels.
+    KernelFunctions {
+        load: "cuModuleLoadData" (*mut sys::CUmodule, *const c_void);
+        find: "cuModuleGetFunction" (*mut sys::CUfunction, sys::CUmodule, *const c_char);
+        launch: "cuLaunchKernel" (
+            sys::CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, sys::CUstream,
+            *mut *mut c_void, *mut *mut c_void
+        );
     }
 }
 
@@ -212,6 +225,7 @@ pub(crate) struct Functions {
     stream_order: OnceLock<StreamOrderFunctions>,
     capture: OnceLock<CaptureFunctions>,
     stream_waits: OnceLock<StreamWaitFunctions>,
+    kernels: OnceLock<KernelFunctions>,
     batches: OnceLock<BatchFunctions>,
     index_batches: OnceLock<BatchIndexFunctions>,
     events: OnceLock<EventFunctions>,
@@ -253,6 +267,7 @@ impl Functions {
             stream_order: OnceLock::new(),
             capture: OnceLock::new(),
             stream_waits: OnceLock::new(),
+            kernels: OnceLock::new(),
             batches: OnceLock::new(),
             index_batches: OnceLock::new(),
             events: OnceLock::new(),
@@ -270,6 +285,7 @@ impl Functions {
         stream_order: StreamOrderFunctions,
         capture: CaptureFunctions,
         stream_waits: StreamWaitFunctions,
+        kernels: KernelFunctions,
         batches: BatchFunctions,
         index_batches: BatchIndexFunctions,
         events: EventFunctions,

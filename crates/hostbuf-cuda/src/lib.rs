@@ -6,7 +6,7 @@
 //! | device | [`CudaGpu`] | a GPU that the process sees, with its [`GpuUuid`] and [`GpuFeature`]s |
 //! | context | [`CudaContext`] | the primary context of a GPU, released by its last user |
 //! | work | [`CudaStream`], [`BorrowedStream`], [`CopyBatch`], [`PitchedCopy`], [`CudaEvent`] | copies, and the order between them, also between processes |
-//! | threads and streams | [`BorrowedStream::call_after`], [`StreamWord`] | threads that wait for a stream, and streams that wait for a thread |
+//! | threads and streams | [`BorrowedStream::call_after`], [`DeferredCopies`] | threads that wait for a stream, and streams that wait for a thread |
 //! | host memory | [`CurrentContext::register_host`], [`PageLockedMemory`] | memory that GPUs copy at full speed |
 //! | memory of a GPU | [`DeviceMemory`] | for this process |
 //! | shared memory of a GPU | [`PhysicalMemory`], [`VirtualRange`], [`MappedMemory`] | by a file descriptor, at an address of choice |
@@ -22,12 +22,15 @@
 
 mod capture_mode;
 mod copy_batch;
+mod copy_kernel;
+mod copy_requests;
 mod cuda_code;
 mod cuda_context;
 mod cuda_error;
 mod cuda_event;
 mod cuda_gpu;
 mod cuda_stream;
+mod deferred_copies;
 mod device_memory;
 mod device_span;
 mod driver;
@@ -42,7 +45,6 @@ mod page_locked_memory;
 mod physical_memory;
 mod pitched_copy;
 mod stream_order;
-mod stream_word;
 #[cfg(test)]
 mod tests;
 mod thread_streams;
@@ -57,6 +59,7 @@ pub use cuda_error::CudaError;
 pub use cuda_event::CudaEvent;
 pub use cuda_gpu::{CudaGpu, GpuFeature};
 pub use cuda_stream::{BorrowedStream, CudaStream, StreamHandle};
+pub use deferred_copies::DeferredCopies;
 pub use device_memory::DeviceMemory;
 pub use device_span::DeviceSpan;
 pub use driver::Driver;
@@ -68,7 +71,6 @@ pub use mapped_memory::MappedMemory;
 pub use page_locked_memory::PageLockedMemory;
 pub use physical_memory::PhysicalMemory;
 pub use pitched_copy::PitchedCopy;
-pub use stream_word::StreamWord;
 pub use virtual_range::VirtualRange;
 
 /// Compiles and runs the examples of the README.

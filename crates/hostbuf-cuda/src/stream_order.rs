@@ -1,4 +1,4 @@
-//! The order between the work of a stream and the threads of the process.
+//! Threads that wait for the work of a stream.
 
 #![allow(unsafe_code, reason = "the driver is called by foreign functions, and calls one")]
 
@@ -9,7 +9,6 @@ use cudarc::driver::sys;
 use crate::cuda_code::CudaCode;
 use crate::cuda_error::CudaError;
 use crate::cuda_stream::BorrowedStream;
-use crate::stream_word::StreamWord;
 
 /// A function that the driver calls once, with the error of the stream if there is one.
 type StreamFunction = Box<dyn FnOnce(Option<CudaCode>) + Send>;
@@ -57,23 +56,6 @@ impl BorrowedStream {
             drop(unsafe { Box::from_raw(data) });
         }
         added
-    }
-
-    /// Lets all later work on the stream wait until `word` is dropped.
-    ///
-    /// The driver does not know what the stream waits for. So nothing that a thread does before it
-    /// drops the word may wait for this stream, or for one that waits for it.
-    ///
-    /// # Errors
-    /// [`CudaError::MissingFunction`] before CUDA 11.7, and the driver's.
-    #[doc(alias = "cuStreamWaitValue32")]
-    pub fn wait_for_word(&self, word: &StreamWord) -> Result<(), CudaError> {
-        let functions = self.context().driver().functions().stream_waits()?;
-        let flags = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
-        // SAFETY: the word stays registered and is never freed.
-        self.context().call("cuStreamWaitValue32", || unsafe {
-            (functions.wait_value)(self.raw(), word.device_address(), word.turn(), flags)
-        })
     }
 }
 

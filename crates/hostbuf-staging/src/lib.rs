@@ -28,14 +28,14 @@ mod tests;
 mod transfer;
 
 pub use counters::{RingCounters, RingStatus, StagingBound};
-#[cfg(feature = "cuda")]
-pub use device::CudaDevice;
 pub use device::{
-    BeginTransfer, CopyDevice, DeviceBuffer, DeviceCopy, DeviceError, DeviceRows, DeviceTarget, HostDevice,
-    InvalidTarget, StreamDevice,
+    BeginTransfer, CopyDevice, CopyDirection, DeviceBuffer, DeviceCopy, DeviceError, DeviceRows,
+    DeviceTarget, HostDevice, InvalidTarget, NotifyRing, StreamCopies, StreamDevice,
 };
+#[cfg(feature = "cuda")]
+pub use device::{CudaDevice, CudaStreamCopies};
 #[cfg(any(test, feature = "testing"))]
-pub use device::{Fault, SimulatedDevice, SimulatedEvent, SimulatedHold, SimulatedMemory, SimulatedStream};
+pub use device::{Fault, SimulatedCopies, SimulatedDevice, SimulatedEvent, SimulatedMemory, SimulatedStream};
 pub use file::{
     Backend, BackendChoice, CachedPages, File, FileOptions, cached_pages, cached_pages_in, drop_cached_pages,
     is_in_memory,

@@ -52,8 +52,9 @@ fn features_are_asked_for_without_a_failing_call() {
         GpuFeature::VirtualMemory,
         GpuFeature::DescriptorExport,
         GpuFeature::IpcEvents,
+        GpuFeature::HostAddresses,
     ];
-    assert_eq!(features.map(|feature| gpu.supports(feature)), [true, false, false, false]);
+    assert_eq!(features.map(|feature| gpu.supports(feature)), [true, false, false, false, false]);
 }
 
 #[test]

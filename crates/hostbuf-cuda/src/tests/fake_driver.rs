@@ -4,14 +4,16 @@
 #![allow(unsafe_code, reason = "the functions have the types of the driver's, which take pointers")]
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fs::File;
 use std::os::fd::IntoRawFd;
 use std::slice;
 
 use cudarc::driver::sys;
 
+use super::call_lists::{ENDING, WITHOUT_CONTEXT};
+use super::deferred_work::DeferredWork;
 use crate::cuda_context::CudaContext;
 use crate::cuda_error::CudaError;
 use crate::driver::Driver;
@@ -30,41 +32,6 @@ pub(super) const CONTEXT_IS_DESTROYED: c_uint = 709;
 pub(super) const GRANULARITY: usize = 2 << 20;
 /// The address of the first reserved range.
 const FIRST_RANGE: u64 = 0x7000_0000_0000;
-
-/// The functions that work without a current context.
-const WITHOUT_CONTEXT: &[&str] = &[
-    "cuInit",
-    "cuDriverGetVersion",
-    "cuDeviceGetCount",
-    "cuDeviceGet",
-    "cuDeviceGetAttribute",
-    "cuDeviceGetName",
-    "cuDeviceGetUuid",
-    "cuDeviceGetUuid_v2",
-    "cuDevicePrimaryCtxRetain",
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuCtxPushCurrent_v2",
-    "cuCtxPopCurrent_v2",
-    "cuThreadExchangeStreamCaptureMode",
-    "cuGetErrorName",
-];
-/// The functions that end something, and those that come before them. The others can be made to
-/// fail by their number.
-const ENDING: &[&str] = &[
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuCtxPushCurrent_v2",
-    "cuCtxPopCurrent_v2",
-    "cuGetErrorName",
-    "cuStreamDestroy_v2",
-    "cuEventDestroy_v2",
-    "cuMemFree_v2",
-    "cuMemFreeHost",
-    "cuMemHostUnregister",
-    "cuMemRelease",
-    "cuMemUnmap",
-    "cuMemAddressFree",
-    "cuIpcCloseMemHandle",
-];
 
 /// The state of a fake driver, and what happens to it.
 #[derive(Default)]
@@ -109,6 +76,8 @@ pub(super) struct FakeDriver {
     pub(super) capture_mode: c_uint,
     /// The error that the callbacks of streams get.
     pub(super) stream_error: c_uint,
+    /// The deferred copies of all streams, in their order, with what comes before and behind them.
+    pub(super) deferred: VecDeque<DeferredWork>,
     /// The operands of the last copy, or the access to the last mapping.
     pub(super) operands: Vec<u64>,
     handles: usize,
@@ -233,6 +202,17 @@ impl FakeDriver {
         SUCCESS
     }
 
+    /// Does deferred work up to the first wait that has not ended. Returns whether all was done.
+    pub(super) fn run_deferred(&mut self) -> bool {
+        while let Some(&work) = self.deferred.front() {
+            if !work.run(self.stream_error) {
+                return false;
+            }
+            self.deferred.pop_front();
+        }
+        true
+    }
+
     /// Ends the context and all that was made in it, as somebody else's reset or the exit does.
     pub(super) fn lose_context(&mut self, code: c_uint) {
         self.gone = Some(code);
@@ -301,6 +281,7 @@ fake_functions! {
         if fake.ends_streams {
             fake.live.retain(|one| !one.starts_with("stream"));
         }
+        fake.live.retain(|one| !one.starts_with("context module"));
         if let Some(left) = fake.live.iter().find(|one| !one.starts_with("context")) {
             fake.faults.push(format!("the context ended before {left}"));
         }
@@ -353,15 +334,62 @@ fake_functions! {
         data: *mut c_void,
         _flags: c_uint
     ) = |fake| {
+        if !fake.deferred.is_empty() {
+            fake.deferred.push_back(DeferredWork::Call(callback, data as usize));
+            return SUCCESS;
+        }
         // SAFETY: the caller passes a function with its data.
         unsafe { callback(stream, fake.stream_error, data) };
         SUCCESS
     };
-    "cuStreamWaitValue32_v2": wait_value(stream: sys::CUstream, address: u64, value: u32, flags: c_uint) =
+    "cuStreamWaitValue32_v2": wait_value(_stream: sys::CUstream, address: u64, value: u32, flags: c_uint) =
         |fake| {
-            fake.operands = vec![stream as u64, address, u64::from(value), u64::from(flags)];
+            fake.deferred.push_back(DeferredWork::Wait(address, value));
+            fake.flags = flags;
             SUCCESS
         };
+    "cuStreamWriteValue32_v2": write_value(_stream: sys::CUstream, address: u64, value: u32, _flags: c_uint) =
+        |fake| {
+            fake.deferred.push_back(DeferredWork::Write(address, value));
+            SUCCESS
+        };
+    "cuModuleLoadData": load_module(module: *mut sys::CUmodule, text: *const c_void) = |fake| {
+        // SAFETY: the caller passes a text that ends with NUL.
+        let text = unsafe { CStr::from_ptr(text.cast()) }.to_string_lossy();
+        if !text.contains(".visible .entry hostbuf_copy(") {
+            return INVALID_VALUE;
+        }
+        let handle = fake.begin("context module");
+        give(module, handle as sys::CUmodule)
+    };
+    "cuModuleGetFunction": find_kernel(kernel: *mut sys::CUfunction, module: sys::CUmodule, name: *const c_char) =
+        |fake| {
+            fake.require("context module", module as usize);
+            // SAFETY: the caller passes a text that ends with NUL.
+            match unsafe { CStr::from_ptr(name) }.to_bytes() {
+                b"hostbuf_copy" => give(kernel, module.cast()),
+                _ => INVALID_VALUE,
+            }
+        };
+    "cuLaunchKernel": launch(
+        kernel: sys::CUfunction,
+        _x: c_uint,
+        _y: c_uint,
+        _z: c_uint,
+        _threads_x: c_uint,
+        _threads_y: c_uint,
+        _threads_z: c_uint,
+        _shared: c_uint,
+        _stream: sys::CUstream,
+        parameters: *mut *mut c_void,
+        _more: *mut *mut c_void
+    ) = |fake| {
+        fake.require("context module", kernel as usize);
+        // SAFETY: the caller passes an array with the parameter of the kernel, an address.
+        let request = unsafe { (*parameters).cast::<u64>().read() };
+        fake.deferred.push_back(DeferredWork::Copy(request));
+        SUCCESS
+    };
     "cuStreamWaitEvent": stream_wait(_stream: sys::CUstream, event: sys::CUevent, _flags: c_uint) = |fake| {
         fake.require("event", event as usize);
         SUCCESS

@@ -1,7 +1,10 @@
 //! Tests with a fake driver, which needs no GPU.
 
+mod call_lists;
 mod contexts;
 mod copy_batches;
+mod deferred_copies;
+mod deferred_work;
 mod event_reuse;
 mod events_and_streams;
 mod failing_calls;

@@ -8,6 +8,7 @@ use hostbuf_cuda::{
 };
 
 use super::copy_device::CopyDevice;
+use super::copy_direction::CopyDirection;
 use super::device_buffer::DeviceBuffer;
 use super::device_copy::DeviceCopy;
 use super::device_error::DeviceError;
@@ -59,9 +60,9 @@ impl CudaDevice {
 
     /// Makes an error of a driver's. A context that has ended, or that an illegal access has
     /// broken, is a lost device.
-    fn error(&self, doing: &str, error: CudaError) -> DeviceError {
+    pub(super) fn error(name: String, doing: &str, error: CudaError) -> DeviceError {
         let is_lost = error.code().is_some_and(|code| code.is_context_gone() || code.is_context_broken());
-        let error = DeviceError::refused(self.name(), doing, error).started();
+        let error = DeviceError::refused(name, doing, error).started();
         if is_lost { error.lost() } else { error }
     }
 
@@ -111,17 +112,10 @@ impl CudaDevice {
     ) -> Result<(), DeviceError> {
         if let Err(error) = done.record(&self.stream) {
             // Nobody can tell when the copies end.
-            return Err(self.error("recording the end of a copy", error).lost());
+            return Err(CudaDevice::error(self.name(), "recording the end of a copy", error).lost());
         }
-        started.map_err(|error| self.error(direction.doing(), error))
+        started.map_err(|error| CudaDevice::error(self.name(), direction.doing(), error))
     }
-}
-
-/// The direction of copies.
-#[derive(Clone, Copy)]
-enum CopyDirection {
-    ToDevice,
-    ToHost,
 }
 
 impl CopyDirection {
@@ -132,7 +126,7 @@ impl CopyDirection {
         }
     }
 
-    fn batched(self, &DeviceCopy { host, bytes, address }: &DeviceCopy) -> BatchedCopy {
+    pub(super) fn batched(self, &DeviceCopy { host, bytes, address }: &DeviceCopy) -> BatchedCopy {
         match self {
             CopyDirection::ToDevice => BatchedCopy { to: address, from: host as u64, bytes },
             CopyDirection::ToHost => BatchedCopy { to: host as u64, from: address, bytes },
@@ -167,7 +161,8 @@ impl CopyDevice for CudaDevice {
     }
 
     fn new_event(&self) -> Result<CudaEvent, DeviceError> {
-        CudaEvent::new(self.stream.context()).map_err(|error| self.error("making an event", error))
+        CudaEvent::new(self.stream.context())
+            .map_err(|error| CudaDevice::error(self.name(), "making an event", error))
     }
 
     unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &CudaEvent) -> Result<(), DeviceError> {
@@ -195,11 +190,11 @@ impl CopyDevice for CudaDevice {
     }
 
     fn is_complete(&self, event: &CudaEvent) -> Result<bool, DeviceError> {
-        event.is_complete().map_err(|error| self.error("copying", error))
+        event.is_complete().map_err(|error| CudaDevice::error(self.name(), "copying", error))
     }
 
     fn wait(&self, event: &CudaEvent) -> Result<(), DeviceError> {
-        event.synchronize().map_err(|error| self.error("copying", error))
+        event.synchronize().map_err(|error| CudaDevice::error(self.name(), "copying", error))
     }
 }
 

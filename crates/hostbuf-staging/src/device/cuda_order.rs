@@ -1,11 +1,17 @@
 //! The order between the streams of a program and transfers, by the CUDA driver.
 
-use hostbuf_cuda::{BorrowedStream, CudaError, StreamWord};
+#![allow(unsafe_code, reason = "passes the promises of a ring on to the driver")]
+
+use std::sync::Arc;
+
+use hostbuf_cuda::{BorrowedStream, CudaError, DeferredCopies};
 
 use super::copy_device::CopyDevice;
+use super::copy_direction::CopyDirection;
 use super::cuda_device::CudaDevice;
+use super::device_copy::DeviceCopy;
 use super::device_error::DeviceError;
-use super::stream_device::{BeginTransfer, StreamDevice};
+use super::stream_device::{BeginTransfer, NotifyRing, StreamCopies, StreamDevice};
 
 const DOING: &str = "ordering a transfer by a stream";
 
@@ -32,7 +38,7 @@ impl CudaDevice {
 
 impl StreamDevice for CudaDevice {
     type Stream = BorrowedStream;
-    type Hold = StreamWord;
+    type Copies = CudaStreamCopies;
 
     fn begin_after(&self, stream: &BorrowedStream, begin: BeginTransfer) -> Result<(), DeviceError> {
         self.check_stream(stream)?;
@@ -49,14 +55,50 @@ impl StreamDevice for CudaDevice {
         stream.call_after(function).map_err(|error| self.order_error(error))
     }
 
-    fn hold(&self, stream: &BorrowedStream) -> Result<StreamWord, DeviceError> {
-        let word = StreamWord::new(stream.context()).map_err(|error| self.order_error(error))?;
-        match stream.wait_for_word(&word) {
-            Ok(()) => Ok(word),
-            Err(error) => {
-                word.discard();
-                Err(self.order_error(error))
-            }
-        }
+    fn new_copies(&self, direction: CopyDirection, count: u32) -> Result<CudaStreamCopies, DeviceError> {
+        let copies = DeferredCopies::new(self.stream().context(), count);
+        let copies = copies.map_err(|error| self.order_error(error))?;
+        Ok(CudaStreamCopies { copies, direction, device: self.name() })
+    }
+
+    fn give_copies(
+        &self,
+        stream: &BorrowedStream,
+        copies: &Arc<CudaStreamCopies>,
+    ) -> Result<bool, DeviceError> {
+        stream.give_copies(&copies.copies).map_err(|error| self.order_error(error))
+    }
+
+    fn give_end(
+        &self,
+        stream: &BorrowedStream,
+        copies: &Arc<CudaStreamCopies>,
+        passed: NotifyRing,
+    ) -> Result<(), DeviceError> {
+        stream.give_end(&copies.copies, passed).map_err(|error| self.order_error(error))
+    }
+}
+
+/// The deferred copies of a stream of a GPU.
+#[derive(Debug)]
+pub struct CudaStreamCopies {
+    copies: DeferredCopies,
+    direction: CopyDirection,
+    device: String,
+}
+
+impl StreamCopies for CudaStreamCopies {
+    unsafe fn start(&self, copy: &DeviceCopy) -> u32 {
+        // SAFETY: the caller guarantees both sides.
+        unsafe { self.copies.start(self.direction.batched(copy)) }
+    }
+
+    fn has_ended(&self, number: u32) -> Result<bool, DeviceError> {
+        let failed = |error| CudaDevice::error(self.device.clone(), "copying", error);
+        self.copies.has_ended(number).map_err(failed)
+    }
+
+    fn end(&self) {
+        self.copies.end();
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use hostbuf_os::poison::IgnorePoison;
 
 use super::copy_device::CopyDevice;
+use super::copy_direction::CopyDirection;
 use super::device_buffer::DeviceBuffer;
 use super::device_copy::DeviceCopy;
 use super::device_error::DeviceError;
@@ -68,16 +69,9 @@ struct EventState {
     has_failed: bool,
 }
 
-/// The direction of a copy.
-#[derive(Clone, Copy)]
-enum RequestDirection {
-    ToDevice,
-    ToHost,
-}
-
 struct Request {
     rows: DeviceRows,
-    direction: RequestDirection,
+    direction: CopyDirection,
     number: u64,
     fault: Option<Fault>,
     event: SimulatedEvent,
@@ -129,13 +123,37 @@ impl SimulatedDevice {
         self.shared.state.lock().ignore_poison().is_hanging
     }
 
-    fn error(&self, doing: &str, why: &str) -> DeviceError {
+    /// Returns the number of a copy that is being requested, and its fault.
+    pub(super) fn next_copy(&self) -> (u64, Option<Fault>) {
+        let number = self.shared.requested.fetch_add(1, Ordering::Relaxed) + 1;
+        (number, self.shared.state.lock().ignore_poison().faults.remove(&number))
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.shared.state.lock().ignore_poison().is_lost
+    }
+
+    /// Does a copy, or what its fault says. Returns whether the bytes were copied.
+    ///
+    /// # Safety
+    /// As for [`CopyDevice::copy_to_device`], in both directions.
+    pub(super) unsafe fn copy(
+        &self,
+        direction: CopyDirection,
+        rows: &DeviceRows,
+        fault: Option<Fault>,
+    ) -> bool {
+        // SAFETY: the caller guarantees both ranges.
+        unsafe { self.shared.copy(direction, rows, fault) }
+    }
+
+    pub(super) fn error(&self, doing: &str, why: &str) -> DeviceError {
         DeviceError::refused(self.name(), doing, why)
     }
 
     fn request_all(
         &self,
-        direction: RequestDirection,
+        direction: CopyDirection,
         copies: impl Iterator<Item = DeviceRows>,
         event: &SimulatedEvent,
     ) -> Result<(), DeviceError> {
@@ -156,16 +174,12 @@ impl SimulatedDevice {
 
     fn request(
         &self,
-        direction: RequestDirection,
+        direction: CopyDirection,
         rows: DeviceRows,
         event: &SimulatedEvent,
     ) -> Result<(), DeviceError> {
-        let number = self.shared.requested.fetch_add(1, Ordering::Relaxed) + 1;
-        let (fault, is_lost) = {
-            let mut state = self.shared.state.lock().ignore_poison();
-            (state.faults.remove(&number), state.is_lost)
-        };
-        if is_lost {
+        let (number, fault) = self.next_copy();
+        if self.is_lost() {
             return Err(self.error("starting a copy", "the device is lost").lost());
         }
         if fault == Some(Fault::Refuse) {
@@ -177,39 +191,52 @@ impl SimulatedDevice {
     }
 }
 
-/// Does the copies.
-fn serve(shared: &SharedDevice, queue: &mpsc::Receiver<Request>) {
-    while let Ok(Request { rows, direction, number, fault, event }) = queue.recv() {
+impl SharedDevice {
+    /// Does a copy, or what its fault says. Returns whether the bytes were copied.
+    ///
+    /// # Safety
+    /// As for [`CopyDevice::copy_to_device`], in both directions.
+    unsafe fn copy(&self, direction: CopyDirection, rows: &DeviceRows, fault: Option<Fault>) -> bool {
         match fault {
             Some(Fault::Delay(time)) => std::thread::sleep(time),
             Some(Fault::Hang) => {
-                let mut state = shared.state.lock().ignore_poison();
+                let mut state = self.state.lock().ignore_poison();
                 state.is_hanging = true;
                 while state.is_hanging {
-                    state = shared.changed.wait(state).ignore_poison();
+                    state = self.changed.wait(state).ignore_poison();
                 }
             }
-            Some(Fault::Lose) => shared.state.lock().ignore_poison().is_lost = true,
+            Some(Fault::Lose) => self.state.lock().ignore_poison().is_lost = true,
             _ => {}
         }
+        if self.state.lock().ignore_poison().is_lost || matches!(fault, Some(Fault::Fail | Fault::Refuse)) {
+            return false;
+        }
+        for DeviceCopy { host, bytes, address } in rows.copies() {
+            let (from, to) = match direction {
+                CopyDirection::ToDevice => (host.cast_const(), address as *mut u8),
+                CopyDirection::ToHost => (address as *const u8, host),
+            };
+            // SAFETY: the caller guarantees both ranges.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
+        true
+    }
+}
+
+/// Does the copies.
+fn serve(shared: &SharedDevice, queue: &mpsc::Receiver<Request>) {
+    while let Ok(Request { rows, direction, number, fault, event }) = queue.recv() {
+        // SAFETY: the caller of the device guarantees both ranges.
+        let has_copied = unsafe { shared.copy(direction, &rows, fault) };
         if shared.state.lock().ignore_poison().is_lost {
             shared.changed.notify_all();
             continue;
         }
-        if fault != Some(Fault::Fail) {
-            for DeviceCopy { host, bytes, address } in rows.copies() {
-                let (from, to) = match direction {
-                    RequestDirection::ToDevice => (host.cast_const(), address as *mut u8),
-                    RequestDirection::ToHost => (address as *const u8, host),
-                };
-                // SAFETY: the caller of the device guarantees both ranges.
-                unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
-            }
-        }
         {
             let mut state = event.0.lock().ignore_poison();
             state.ended = number;
-            state.has_failed |= fault == Some(Fault::Fail);
+            state.has_failed |= !has_copied;
         }
         // A thread that waits looks at the events with this lock.
         drop(shared.state.lock().ignore_poison());
@@ -230,7 +257,7 @@ impl CopyDevice for SimulatedDevice {
 
     unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &SimulatedEvent) -> Result<(), DeviceError> {
         let copies = copies.iter().map(|&copy| copy.into());
-        self.request_all(RequestDirection::ToDevice, copies, done)
+        self.request_all(CopyDirection::ToDevice, copies, done)
     }
 
     unsafe fn copy_rows_to_device(
@@ -238,12 +265,12 @@ impl CopyDevice for SimulatedDevice {
         rows: &[DeviceRows],
         done: &SimulatedEvent,
     ) -> Result<(), DeviceError> {
-        self.request_all(RequestDirection::ToDevice, rows.iter().copied(), done)
+        self.request_all(CopyDirection::ToDevice, rows.iter().copied(), done)
     }
 
     unsafe fn copy_to_host(&self, copies: &[DeviceCopy], done: &SimulatedEvent) -> Result<(), DeviceError> {
         let copies = copies.iter().map(|&copy| copy.into());
-        self.request_all(RequestDirection::ToHost, copies, done)
+        self.request_all(CopyDirection::ToHost, copies, done)
     }
 
     fn is_complete(&self, event: &SimulatedEvent) -> Result<bool, DeviceError> {

@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use hostbuf_os::poison::IgnorePoison;
 
+use super::copy_direction::CopyDirection;
 use super::device_error::DeviceError;
+use super::simulated_copies::SimulatedCopies;
 use super::simulated_device::SimulatedDevice;
-use super::stream_device::{BeginTransfer, StreamDevice};
+use super::stream_device::{BeginTransfer, NotifyRing, StreamDevice};
 
 /// A stream of a simulated device, whose work a test does by [`run`](SimulatedStream::run).
 #[derive(Default)]
@@ -20,12 +22,24 @@ pub struct SimulatedStream {
 
 enum StreamWork {
     Call(Box<dyn FnOnce() + Send>),
-    Wait(Arc<AtomicBool>),
+    Copy(Arc<SimulatedCopies>, u32),
+    End(Arc<SimulatedCopies>),
 }
 
-/// An object for which a simulated stream waits until it is dropped.
-#[derive(Debug)]
-pub struct SimulatedHold(Arc<AtomicBool>);
+impl StreamWork {
+    /// Does the work, or returns it if the stream waits.
+    fn run(self) -> Option<StreamWork> {
+        let (is_done, work) = match self {
+            StreamWork::Call(call) => {
+                call();
+                return None;
+            }
+            StreamWork::Copy(copies, number) => (copies.run(number), StreamWork::Copy(copies, number)),
+            StreamWork::End(copies) => (copies.have_ended(), StreamWork::End(copies)),
+        };
+        (!is_done).then_some(work)
+    }
+}
 
 impl SimulatedStream {
     /// Makes a stream without work.
@@ -47,19 +61,12 @@ impl SimulatedStream {
     /// Does the work up to the first wait that has not ended. Returns whether all was done.
     pub fn run(&self) -> bool {
         loop {
-            let call = {
-                let mut work = self.work.lock().ignore_poison();
-                match work.pop_front() {
-                    None => return true,
-                    Some(StreamWork::Call(call)) => call,
-                    Some(StreamWork::Wait(is_over)) if is_over.load(Ordering::SeqCst) => continue,
-                    Some(wait) => {
-                        work.push_front(wait);
-                        return false;
-                    }
-                }
-            };
-            call();
+            let next = self.work.lock().ignore_poison().pop_front();
+            let Some(next) = next else { return true };
+            if let Some(waiting) = next.run() {
+                self.work.lock().ignore_poison().push_front(waiting);
+                return false;
+            }
         }
     }
 }
@@ -71,15 +78,9 @@ impl fmt::Debug for SimulatedStream {
     }
 }
 
-impl Drop for SimulatedHold {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 impl StreamDevice for SimulatedDevice {
     type Stream = SimulatedStream;
-    type Hold = SimulatedHold;
+    type Copies = SimulatedCopies;
 
     fn begin_after(&self, stream: &SimulatedStream, begin: BeginTransfer) -> Result<(), DeviceError> {
         if stream.is_capturing.load(Ordering::SeqCst) {
@@ -90,9 +91,28 @@ impl StreamDevice for SimulatedDevice {
         Ok(())
     }
 
-    fn hold(&self, stream: &SimulatedStream) -> Result<SimulatedHold, DeviceError> {
-        let is_over = Arc::new(AtomicBool::new(false));
-        stream.work.lock().ignore_poison().push_back(StreamWork::Wait(is_over.clone()));
-        Ok(SimulatedHold(is_over))
+    fn new_copies(&self, direction: CopyDirection, count: u32) -> Result<SimulatedCopies, DeviceError> {
+        Ok(SimulatedCopies::new(self.clone(), direction, count))
+    }
+
+    fn give_copies(
+        &self,
+        stream: &SimulatedStream,
+        copies: &Arc<SimulatedCopies>,
+    ) -> Result<bool, DeviceError> {
+        let mut work = stream.work.lock().ignore_poison();
+        work.extend(copies.next_given().map(|number| StreamWork::Copy(copies.clone(), number)));
+        Ok(copies.are_given())
+    }
+
+    fn give_end(
+        &self,
+        stream: &SimulatedStream,
+        copies: &Arc<SimulatedCopies>,
+        passed: NotifyRing,
+    ) -> Result<(), DeviceError> {
+        let mut work = stream.work.lock().ignore_poison();
+        work.extend([StreamWork::End(copies.clone()), StreamWork::Call(passed)]);
+        Ok(())
     }
 }

@@ -1,19 +1,28 @@
 //! Devices whose streams have an order with transfers.
 
+#![allow(unsafe_code, reason = "the caller of a copy guarantees both sides")]
+
+use std::sync::Arc;
+
 use super::copy_device::CopyDevice;
+use super::copy_direction::CopyDirection;
+use super::device_copy::DeviceCopy;
 use super::device_error::DeviceError;
 
 /// A function that begins a transfer, or ends it with the error of the work before. The device may
 /// call it in a thread that must not use the device.
 pub type BeginTransfer = Box<dyn FnOnce(Result<(), DeviceError>) + Send>;
 
+/// A function that is called when something has changed. The device may call it in a thread that
+/// must not use the device.
+pub type NotifyRing = Box<dyn FnOnce() + Send>;
+
 /// A device with streams that the program gives work.
 pub trait StreamDevice: CopyDevice {
     /// A stream of the program.
     type Stream: ?Sized;
-    /// An object for which a stream waits until it is dropped. It may be dropped before the stream
-    /// comes to wait.
-    type Hold: Send + Sync + 'static;
+    /// The copies of a transfer that such a stream does.
+    type Copies: StreamCopies + 'static;
 
     /// Calls `begin` once, when all work that `stream` has now has ended, and never while an error
     /// is returned.
@@ -22,9 +31,49 @@ pub trait StreamDevice: CopyDevice {
     /// The driver's, also if the work of the stream is being captured.
     fn begin_after(&self, stream: &Self::Stream, begin: BeginTransfer) -> Result<(), DeviceError>;
 
-    /// Lets all later work on `stream` wait until the returned object is dropped.
+    /// Makes a number of copies for a stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn new_copies(&self, direction: CopyDirection, count: u32) -> Result<Self::Copies, DeviceError>;
+
+    /// Gives `stream` the copies that it was not given, or the first ones of them if it has no room
+    /// for all. Returns whether it was given all.
+    ///
+    /// # Errors
+    /// The driver's, also those of the copies that the stream was not given.
+    fn give_copies(&self, stream: &Self::Stream, copies: &Arc<Self::Copies>) -> Result<bool, DeviceError>;
+
+    /// Lets all later work on the stream wait until the copies [end](StreamCopies::end). `passed`
+    /// is called when the stream has come past that, also with an error.
     ///
     /// # Errors
     /// The driver's. The stream does not wait then.
-    fn hold(&self, stream: &Self::Stream) -> Result<Self::Hold, DeviceError>;
+    fn give_end(
+        &self,
+        stream: &Self::Stream,
+        copies: &Arc<Self::Copies>,
+        passed: NotifyRing,
+    ) -> Result<(), DeviceError>;
+}
+
+/// The copies that a stream does in its order, each when it was started.
+pub trait StreamCopies: Send + Sync {
+    /// Starts the next copy, and returns its number.
+    ///
+    /// # Panics
+    /// If all copies were started.
+    ///
+    /// # Safety
+    /// As for [`CopyDevice::copy_to_device`], until the copy [has ended](StreamCopies::has_ended).
+    unsafe fn start(&self, copy: &DeviceCopy) -> u32;
+
+    /// Returns whether a copy has ended.
+    ///
+    /// # Errors
+    /// The error of the device.
+    fn has_ended(&self, number: u32) -> Result<bool, DeviceError>;
+
+    /// Lets the stream go on. Copies that were not started copy nothing.
+    fn end(&self);
 }

@@ -3,12 +3,14 @@
 #![allow(unsafe_code, reason = "devices access memory that the states of slots guard")]
 
 use std::sync::atomic::Ordering;
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
 
 use super::device_wait::Begun;
 use super::ring_core::RingCore;
 use super::ring_slot::{RingSlot, SlotRecord};
 use crate::counters::{COPYING, PageWord};
-use crate::device::{CopyDevice, DeviceCopy, DeviceError};
+use crate::device::{CopyDevice, DeviceCopy, DeviceError, StreamCopies};
 use crate::profiler_range::{ProfilerRange, ThreadRange};
 use crate::range_name::RangeName;
 use crate::slot_word::OwnedSlot;
@@ -16,6 +18,12 @@ use crate::transfer::{HostSide, TransferError};
 
 /// The largest number of copies that the device is given at a time.
 const COPIES: usize = 64;
+
+/// The time for which a thread looks for slots that are copied while a stream waits. A copy of 8
+/// MiB takes 160 µs over PCIe 5.
+const LOOKING: Duration = Duration::from_micros(200);
+/// The time for which it sleeps then.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
 
 /// The result of a wait for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +66,10 @@ impl<D: CopyDevice> RingCore<D> {
     /// The device's.
     fn start_copies(&self, slot: &RingSlot<D::Event>, owned: &OwnedSlot<'_>) -> Result<(), DeviceError> {
         let SlotRecord { transfer, number } = slot.record(owned);
+        if let Some(copies) = transfer.stream_copies() {
+            self.start_stream_copies(slot, owned, copies);
+            return Ok(());
+        }
         let mut has_started = false;
         let mut planned = transfer.plan.copies(*number);
         loop {
@@ -92,6 +104,39 @@ impl<D: CopyDevice> RingCore<D> {
         }
     }
 
+    /// Lets the stream in whose order a transfer is copy a slot.
+    fn start_stream_copies(
+        &self,
+        slot: &RingSlot<D::Event>,
+        owned: &OwnedSlot<'_>,
+        copies: &dyn StreamCopies,
+    ) {
+        let SlotRecord { transfer, number } = slot.record(owned);
+        for part in transfer.plan.copies(*number) {
+            let host = slot.copied_memory(owned, part.memory.clone()).cast();
+            let copy = DeviceCopy { host, bytes: part.bytes(), address: part.address };
+            // SAFETY: nobody accesses the slot before its last copy has ended, and the record keeps
+            // the memory of the device. The stream was given a copy for each part of the plan.
+            slot.set_stream_copy(owned, unsafe { copies.start(&copy) });
+            self.counters.add(PageWord::Copies, 1);
+            let counter = match &transfer.endpoint {
+                HostSide::Source(_) => PageWord::ToDevice,
+                HostSide::Sink(_) => PageWord::FromDevice,
+            };
+            self.counters.add(counter, copy.bytes as u64);
+        }
+    }
+
+    /// Returns whether a slot is copied.
+    fn is_copied(&self, slot: &RingSlot<D::Event>, owned: &OwnedSlot<'_>) -> Result<bool, DeviceError> {
+        match slot.record(owned).transfer.stream_copies() {
+            None => self.device.is_complete(&slot.event),
+            Some(copies) if copies.has_ended(slot.stream_copy())? => Ok(true),
+            // The driver is not asked: a thread may have its lock, and wait for this stream.
+            Some(_) => Ok(false),
+        }
+    }
+
     /// Asks the device whether it has copied a slot, and goes on with one that it has.
     pub(super) fn end_copy(&self) -> bool {
         self.slots.iter().any(|slot| self.end_copy_of(slot) == Some(true))
@@ -101,7 +146,7 @@ impl<D: CopyDevice> RingCore<D> {
     /// `None` if the device does not copy it, or another thread asks.
     pub(super) fn end_copy_of(&self, slot: &RingSlot<D::Event>) -> Option<bool> {
         let owned = slot.state.poll()?;
-        match self.device.is_complete(&slot.event) {
+        match self.is_copied(slot, &owned) {
             Ok(false) => {
                 owned.start_copy();
                 return Some(false);
@@ -112,8 +157,8 @@ impl<D: CopyDevice> RingCore<D> {
     }
 
     /// Waits for the oldest copy of the device, unless there is none or another thread waits for
-    /// it.
-    pub(super) fn wait_for_device(&self) -> Waited {
+    /// it. `epoch` is the one before the calling thread has looked for work.
+    pub(super) fn wait_for_device(&self, epoch: u64) -> Waited {
         match self.device_wait.begin() {
             Begun::Alone => {}
             // That thread may find no copy, since this one was asking about it.
@@ -130,6 +175,13 @@ impl<D: CopyDevice> RingCore<D> {
         };
         self.device_wait.found();
         let range = ThreadRange::new(RangeName::WaitForDevice);
+        if self.held.are_pending() {
+            // The copy may be behind a stream that waits for another slot.
+            owned.start_copy();
+            self.counters.time(PageWord::WaitingForDevice, || self.look_for_copies(epoch));
+            self.device_wait.end();
+            return Waited::Again;
+        }
         let waited = self.counters.time(PageWord::WaitingForDevice, || self.device.wait(&slot.event));
         drop(range);
         self.device_wait.end();
@@ -137,6 +189,36 @@ impl<D: CopyDevice> RingCore<D> {
         // The threads that sleep may wait for the next copy.
         self.signal.notify();
         Waited::Again
+    }
+
+    /// Looks for a slot that is copied for a short time, and then sleeps for a short time.
+    fn look_for_copies(&self, epoch: u64) {
+        let begun = Instant::now();
+        while begun.elapsed() < LOOKING {
+            if self.end_copy() {
+                return;
+            }
+            yield_now();
+        }
+        self.signal.wait_at_most(epoch, BETWEEN_LOOKS);
+        if self.held.is_check_due() && self.life.has_several_threads() {
+            self.check_device();
+        }
+    }
+
+    /// Asks the device whether it is lost, and goes on with the slots that streams copy if it is:
+    /// somebody may have destroyed the context, and a stream of it states nothing. The call may
+    /// wait for a thread that has the driver's lock, so another thread of the ring goes on.
+    fn check_device(&self) {
+        for slot in &self.slots {
+            let Some(owned) = slot.state.poll() else { continue };
+            let is_held = slot.record(&owned).transfer.stream_copies().is_some();
+            // The event records an earlier copy of the slot, whose result does not matter.
+            match self.device.is_complete(&slot.event) {
+                Err(error) if is_held && error.is_lost() => self.copied(slot, owned, Err(error)),
+                _ => owned.start_copy(),
+            }
+        }
     }
 
     /// Goes on with a slot that the device has copied, or has failed to copy.

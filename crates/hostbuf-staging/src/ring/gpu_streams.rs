@@ -1,6 +1,6 @@
 //! The beginning of transfers after the work of a stream of a GPU.
 
-use hostbuf_cuda::{BorrowedStream, CudaError, CudaEvent, StreamWord};
+use hostbuf_cuda::{BorrowedStream, CudaError, CudaEvent, DeferredCopies};
 
 use super::staging_ring::Ring;
 use crate::device::CudaDevice;
@@ -23,7 +23,7 @@ impl Ring<CudaDevice> {
         }
         let event = CudaEvent::after(stream)?;
         // The order matters: what the event has recorded before waits for no word of later.
-        if StreamWord::are_held() {
+        if DeferredCopies::are_pending() {
             return Ok(false);
         }
         self.device().stream().wait(&event)?;

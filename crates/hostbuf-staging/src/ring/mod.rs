@@ -3,8 +3,10 @@
 mod borrowed_memory;
 mod copy_steps;
 mod device_wait;
+mod free_slots;
 #[cfg(feature = "cuda")]
 mod gpu_streams;
+mod held_transfers;
 mod host_memory;
 mod host_pieces;
 mod piece_steps;

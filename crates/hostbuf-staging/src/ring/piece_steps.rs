@@ -23,21 +23,35 @@ impl<D: CopyDevice> RingCore<D> {
         }
         // As in `notify_of_free_slot`.
         fence(Ordering::SeqCst);
-        let opened = self.slots.iter().find_map(|slot| Some((slot, slot.state.open()?)));
-        let Some((slot, mut owned)) = opened else { return false };
+        let Some((slot, owned)) = self.open_slot() else { return self.begin_chunk_of_oldest() };
         let Some((transfer, number)) = self.queue.begin_chunk(current) else {
             owned.free();
+            self.notify_of_free_slot();
             return false;
         };
-        let pieces = transfer.plan.pieces(number);
+        self.begin_turn(slot, owned, SlotRecord { transfer, number });
+        true
+    }
+
+    /// Begins a chunk of the oldest transfer for which a stream waits, in the slot that is reserved
+    /// for it.
+    fn begin_chunk_of_oldest(&self) -> bool {
+        let Some((slot, owned, record)) = self.open_reserved_slot() else { return false };
+        self.begin_turn(slot, owned, record);
+        true
+    }
+
+    /// Begins a turn of a slot.
+    fn begin_turn(&self, slot: &RingSlot<D::Event>, mut owned: OwnedSlot<'_>, record: SlotRecord) {
+        let SlotRecord { transfer, number } = &record;
+        let pieces = transfer.plan.pieces(*number);
         let is_first = D::IS_HOST || matches!(transfer.endpoint, HostSide::Source(_));
-        slot.replace_record(&mut owned, Some(SlotRecord { transfer, number }));
+        slot.replace_record(&mut owned, Some(record));
         if is_first {
             self.offer(owned, pieces);
         } else {
             self.start_copy(slot, owned);
         }
-        true
     }
 
     /// Offers the pieces of a slot to all threads.

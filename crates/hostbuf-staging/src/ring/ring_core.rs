@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use super::device_wait::DeviceWait;
+use super::held_transfers::HeldTransfers;
 use super::host_memory::RingMemory;
 use super::ring_life::RingLife;
 use super::ring_slot::RingSlot;
@@ -25,6 +26,7 @@ pub(super) struct RingCore<D: CopyDevice> {
     pub(super) queue: TransferQueue,
     pub(super) signal: Arc<WorkSignal>,
     pub(super) after_streams: Arc<StreamTransfers>,
+    pub(super) held: HeldTransfers,
     pub(super) counters: Arc<CounterPage>,
     /// The number of slots that a lost device may access for ever.
     pub(super) abandoned: AtomicUsize,
@@ -49,6 +51,7 @@ impl<D: CopyDevice> RingCore<D> {
             slots,
             queue: TransferQueue::default(),
             after_streams: Arc::new(StreamTransfers::new(signal.clone())),
+            held: HeldTransfers::default(),
             signal,
             counters: Arc::new(counters),
             abandoned: AtomicUsize::new(0),
@@ -66,7 +69,8 @@ impl<D: CopyDevice> RingCore<D> {
         if transfer.is_over() {
             return;
         }
-        if self.read_short(&transfer) {
+        transfer.begin();
+        if transfer.stream_copies().is_none() && self.read_short(&transfer) {
             return;
         }
         self.queue.push(transfer.clone());
@@ -150,10 +154,10 @@ impl<D: CopyDevice> RingCore<D> {
 
     /// Notifies the threads of the ring of a free slot, if one may sleep until there is one.
     pub(super) fn notify_of_free_slot(&self) {
-        // Either this thread sees the chunk, or the end of the ring, or the thread that sees them
-        // and then looks for a free slot finds this one.
+        // Either this thread sees the chunk, or the thread that waits for a slot, or the end of the
+        // ring, or the thread that sees them and then looks for a free slot finds this one.
         fence(Ordering::SeqCst);
-        if self.has_chunks() || self.is_stopping.load(Ordering::SeqCst) {
+        if self.has_chunks() || self.held.is_reserving() || self.is_stopping.load(Ordering::SeqCst) {
             self.signal.notify();
         }
     }

@@ -6,7 +6,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::profiler_range::ProfilerRange;
 use crate::slot_word::{ClaimedPiece, OwnedSlot, SlotWord};
@@ -28,6 +28,8 @@ pub(super) struct RingSlot<E> {
     pub(super) event: E,
     /// The place of the last copy in the order of all copies of the ring.
     copied: AtomicU64,
+    /// The number of the last copy, if a stream does the copies of the transfer.
+    stream_copy: AtomicU32,
     record: UnsafeCell<Option<SlotRecord>>,
     /// The range of the copy, in the timeline of a profiler.
     copy_range: UnsafeCell<Option<ProfilerRange>>,
@@ -49,7 +51,8 @@ impl<E> RingSlot<E> {
     /// Nobody else accesses the `bytes` of memory as long as the slot exists.
     pub(super) unsafe fn new(memory: NonNull<u8>, bytes: usize, event: E) -> RingSlot<E> {
         let (state, record, copy_range) = (SlotWord::new(), UnsafeCell::new(None), UnsafeCell::new(None));
-        RingSlot { state, event, copied: AtomicU64::new(0), record, copy_range, memory, bytes }
+        let (copied, stream_copy) = (AtomicU64::new(0), AtomicU32::new(0));
+        RingSlot { state, event, copied, stream_copy, record, copy_range, memory, bytes }
     }
 
     /// Returns the record of the present turn.
@@ -123,6 +126,16 @@ impl<E> RingSlot<E> {
     /// Sets the place of the copy.
     pub(super) fn set_copied(&self, _owned: &OwnedSlot<'_>, place: u64) {
         self.copied.store(place, Ordering::Relaxed);
+    }
+
+    /// Returns the number that the last copy has for the stream that does it.
+    pub(super) fn stream_copy(&self) -> u32 {
+        self.stream_copy.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number that a copy has for the stream that does it.
+    pub(super) fn set_stream_copy(&self, _owned: &OwnedSlot<'_>, number: u32) {
+        self.stream_copy.store(number, Ordering::Relaxed);
     }
 
     /// Keeps what the record has for ever, since a device may access it.

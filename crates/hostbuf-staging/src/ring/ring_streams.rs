@@ -1,21 +1,32 @@
 //! Transfers in the order of a stream.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::held_transfers::EndedCopies;
 use super::staging_ring::Ring;
-use crate::device::{DeviceTarget, StreamDevice};
+use crate::device::{BeginTransfer, CopyDirection, DeviceError, DeviceTarget, StreamDevice};
 use crate::read_write_at::{ReadAt, WriteAt};
 use crate::transfer::{HostSide, Transfer, TransferError, TransferPart, TransferState};
+
+/// The time after which a stream that has no room is given more copies. One copy of 8 MiB takes 170
+/// µs.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_micros(500);
 
 impl<D: StreamDevice> Ring<D> {
     /// Starts to read as [`read`](Ring::read) does, in the order of `stream`: the transfer begins
     /// after all work that the stream has now, and all work that it is given later waits until the
-    /// transfer has ended. This call does not wait.
+    /// transfer has ended. The stream itself copies, by a kernel.
+    ///
+    /// This call does not wait for the transfer. The first such call for a ring reserves a slot for
+    /// these transfers, and waits until one is free. The streams of a process are given at most 200
+    /// copies of slots at a time, since a queue of the GPU has room for few. The call waits until
+    /// all copies of this transfer were given: also for the transfer itself, if it is longer.
     ///
     /// Later work also goes on after a transfer that has failed or was cancelled, which
-    /// [`wait`](Transfer::wait) returns. A stream that is being captured is an error of the
-    /// transfer. Nothing that the transfer needs may wait for the stream: neither the source, nor
-    /// other work on the device's own stream.
+    /// [`wait`](Transfer::wait) returns. A stream that is being captured, and a ring of one slot,
+    /// are errors of the transfer. Nothing that the transfer needs may wait for the stream: neither
+    /// the source, nor other work on the device's own stream.
     pub fn read_on(
         &self,
         stream: &D::Stream,
@@ -84,11 +95,11 @@ impl<D: StreamDevice> Ring<D> {
         let number = core.after_streams.add(state.clone());
         core.stop_if_over(state);
         let after_streams = core.after_streams.clone();
-        let begin = move |result| after_streams.end_work(number, result);
-        let ordered = core.device.begin_after(stream, Box::new(begin)).and_then(|()| match holds {
-            true => core.device.hold(stream).map(|hold| state.end_with(Box::new(hold))),
-            false => Ok(()),
-        });
+        let begin: BeginTransfer = Box::new(move |result| after_streams.end_work(number, result));
+        let ordered = match holds {
+            true => self.hold(stream, (number, begin), state),
+            false => core.device.begin_after(stream, begin).map(|()| core.after_streams.end_order(number)),
+        };
         if let Err(source) = ordered {
             let address = state.plan.part(0, 0, 0).map_or(0, |part| part.address);
             state.stop(TransferError::Device { address, source, landed: 0 });
@@ -96,5 +107,40 @@ impl<D: StreamDevice> Ring<D> {
         if state.is_over() {
             core.after_streams.remove(number);
         }
+    }
+
+    /// Gives a stream the copies of transfer `number`, behind the call of `begin`.
+    ///
+    /// # Errors
+    /// The device's, and [`DeviceError`] for a ring of one slot.
+    fn hold(
+        &self,
+        stream: &D::Stream,
+        (number, begin): (u64, BeginTransfer),
+        state: &Arc<TransferState>,
+    ) -> Result<(), DeviceError> {
+        let core = self.core();
+        core.reserve_slot()?;
+        let (_order, counted) = core.held.begin(state);
+        let direction = match &state.endpoint {
+            HostSide::Source(_) => CopyDirection::ToDevice,
+            HostSide::Sink(_) => CopyDirection::ToHost,
+        };
+        let count: usize = (0..state.plan.chunks()).map(|chunk| state.plan.copies(chunk).count()).sum();
+        let count = u32::try_from(count).map_err(|_| {
+            let why = format!("the transfer needs {count} copies: divide it into several");
+            DeviceError::refused(core.device.name(), "ordering a transfer by a stream", why)
+        })?;
+        let copies = Arc::new(core.device.new_copies(direction, count)?);
+        state.copy_in_stream(copies.clone());
+        state.end_with(Box::new(EndedCopies::new(copies.clone(), counted)));
+        core.device.begin_after(stream, begin)?;
+        // The transfer begins while the stream is given the rest of its copies.
+        core.after_streams.end_order(number);
+        while !core.device.give_copies(stream, &copies)? {
+            core.signal.wait_at_most(core.signal.epoch(), BETWEEN_ATTEMPTS);
+        }
+        let signal = core.signal.clone();
+        core.device.give_end(stream, &copies, Box::new(move || signal.notify()))
     }
 }

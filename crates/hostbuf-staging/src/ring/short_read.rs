@@ -50,8 +50,7 @@ impl<D: CopyDevice> RingCore<D> {
     }
 
     fn read_at_once(&self, transfer: &Arc<TransferState>, source: &dyn ReadAt) -> bool {
-        let opened = self.slots.iter().find_map(|slot| Some((slot, slot.state.open()?)));
-        let Some((slot, mut owned)) = opened else { return false };
+        let Some((slot, mut owned)) = self.open_slot() else { return false };
         // Either this thread sees that the ring ends, or the threads of the ring see the slot, and
         // stay until it is free.
         fence(Ordering::SeqCst);

@@ -16,7 +16,7 @@ use crate::transfer::TransferState;
 #[derive(Debug)]
 pub(super) struct StreamTransfers {
     waiting: Mutex<Vec<StreamTransfer>>,
-    /// The number of transfers whose work has ended.
+    /// The number of transfers that can be taken.
     ended: AtomicUsize,
     /// The number of the next transfer.
     next: AtomicU64,
@@ -29,6 +29,14 @@ struct StreamTransfer {
     transfer: Arc<TransferState>,
     /// The result of the work before, once it has ended.
     result: Option<Result<(), DeviceError>>,
+    /// False while the stream is given work.
+    is_ordered: bool,
+}
+
+impl StreamTransfer {
+    fn can_be_taken(&self) -> bool {
+        self.is_ordered && self.result.is_some()
+    }
 }
 
 impl StreamTransfers {
@@ -41,10 +49,16 @@ impl StreamTransfers {
         }
     }
 
-    /// Adds a transfer, and returns its number.
+    /// Adds a transfer, and returns its number. It is not taken before
+    /// [`end_order`](StreamTransfers::end_order).
     pub(super) fn add(&self, transfer: Arc<TransferState>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.waiting.lock().ignore_poison().push(StreamTransfer { number, transfer, result: None });
+        self.waiting.lock().ignore_poison().push(StreamTransfer {
+            number,
+            transfer,
+            result: None,
+            is_ordered: false,
+        });
         number
     }
 
@@ -55,18 +69,30 @@ impl StreamTransfers {
             let found = waiting.iter().position(|one| one.number == number);
             found.map(|index| waiting.swap_remove(index))
         };
-        if removed.is_some_and(|one| one.result.is_some()) {
+        if removed.is_some_and(|one| one.can_be_taken()) {
             self.ended.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     /// States that the work before a transfer has ended. It calls no device.
     pub(super) fn end_work(&self, number: u64, result: Result<(), DeviceError>) {
+        self.change(number, |one| one.result = Some(result));
+    }
+
+    /// States that the stream has been given all its work.
+    pub(super) fn end_order(&self, number: u64) {
+        self.change(number, |one| one.is_ordered = true);
+    }
+
+    fn change(&self, number: u64, change: impl FnOnce(&mut StreamTransfer)) {
         {
             let mut waiting = self.waiting.lock().ignore_poison();
             let found = waiting.iter_mut().find(|one| one.number == number);
             let Some(one) = found else { return };
-            one.result = Some(result);
+            change(one);
+            if !one.can_be_taken() {
+                return;
+            }
             self.ended.fetch_add(1, Ordering::SeqCst);
         }
         self.signal.notify();
@@ -82,11 +108,11 @@ impl StreamTransfers {
         *waiting = take(&mut *waiting)
             .into_iter()
             .filter_map(|mut one| match one.result.take() {
-                Some(result) => {
+                Some(result) if one.is_ordered => {
                     ended.push((one.transfer, result));
                     None
                 }
-                None => Some(one),
+                result => Some(StreamTransfer { result, ..one }),
             })
             .collect();
         self.ended.fetch_sub(ended.len(), Ordering::SeqCst);

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 
 use hostbuf_os::poison::IgnorePoison;
 
@@ -32,6 +33,16 @@ impl WorkSignal {
             drop(self.lock.lock().ignore_poison());
             self.notified.notify_all();
         }
+    }
+
+    /// Sleeps until there has been a notification since `epoch`, at most for `time`.
+    pub(super) fn wait_at_most(&self, epoch: u64, time: Duration) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let lock = self.lock.lock().ignore_poison();
+        let is_same = |_: &mut ()| self.epoch() == epoch;
+        drop(self.notified.wait_timeout_while(lock, time, is_same).ignore_poison());
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Sleeps until there has been a notification since `epoch`.

@@ -42,7 +42,7 @@ pub(super) fn work<D: CopyDevice>(core: &RingCore<D>) {
         // A transfer that has ended is not kept by a thread that sleeps.
         current = None;
         let sleep = || core.signal.wait(epoch);
-        match core.wait_for_device() {
+        match core.wait_for_device(epoch) {
             Waited::Again => {}
             Waited::Beside if core.has_chunks() => {
                 let _range = ThreadRange::new(RangeName::WaitForDevice);

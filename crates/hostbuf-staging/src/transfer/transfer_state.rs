@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem::take;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::Waker;
 
 use hostbuf_os::poison::IgnorePoison;
@@ -13,6 +13,7 @@ use super::transfer_error::TransferError;
 use super::transfer_plan::TransferPlan;
 use super::transfer_span::TransferSpan;
 use crate::counters::{ACTIVE, CounterPage};
+use crate::device::StreamCopies;
 use crate::profiler_range::ProfilerRange;
 use crate::read_write_at::{ReadAt, WriteAt};
 
@@ -62,6 +63,10 @@ pub(crate) struct TransferState {
     /// A bit for each chunk that has landed.
     landed: Box<[AtomicU64]>,
     is_stopped: AtomicBool,
+    /// True once chunks may begin.
+    has_begun: AtomicBool,
+    /// The copies of the stream in whose order the transfer is.
+    stream_copies: OnceLock<Arc<dyn StreamCopies>>,
     outcome: Mutex<TransferOutcome>,
     ended: Condvar,
     /// Entered by a thread that reads or writes a piece.
@@ -103,6 +108,8 @@ impl TransferState {
             unfinished: AtomicU64::new(chunks),
             landed: (0..words).map(|_| AtomicU64::new(0)).collect(),
             is_stopped: AtomicBool::new(false),
+            has_begun: AtomicBool::new(false),
+            stream_copies: OnceLock::new(),
             outcome: Mutex::new(TransferOutcome {
                 is_over: chunks == 0,
                 range,
@@ -131,6 +138,27 @@ impl TransferState {
         if !outcome.is_over {
             outcome.held = Some(held);
         }
+    }
+
+    /// Lets a stream do the copies. Nothing has begun.
+    pub(crate) fn copy_in_stream(&self, copies: Arc<dyn StreamCopies>) {
+        let is_first = self.stream_copies.set(copies).is_ok();
+        debug_assert!(is_first, "a transfer is in the order of one stream");
+    }
+
+    /// Returns the copies of the stream in whose order the transfer is.
+    pub(crate) fn stream_copies(&self) -> Option<&dyn StreamCopies> {
+        self.stream_copies.get().map(|copies| &**copies)
+    }
+
+    /// States that chunks may begin.
+    pub(crate) fn begin(&self) {
+        self.has_begun.store(true, Ordering::Release);
+    }
+
+    /// Returns whether chunks may begin.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Acquire)
     }
 
     /// Returns whether the transfer has an error.

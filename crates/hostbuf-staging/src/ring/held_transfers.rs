@@ -1,0 +1,153 @@
+//! The transfers for which streams wait.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use hostbuf_os::poison::IgnorePoison;
+
+use crate::device::StreamCopies;
+use crate::transfer::TransferState;
+
+/// No slot is reserved.
+const NO_SLOT: usize = usize::MAX;
+/// The number of looks after which the device is asked whether it is lost.
+const LOOKS: usize = 4096;
+
+/// The transfers for which streams wait, in the order in which the streams were given their copies.
+///
+/// A copy of such a transfer is behind the earlier work of its stream, and may be behind that of
+/// other streams, since the device has few queues. All of that is work for earlier transfers, or of
+/// the program. So the oldest transfer always goes on, if it gets a slot; the slots of all others
+/// may be in use until it has ended. One slot is reserved for it.
+#[derive(Debug)]
+pub(super) struct HeldTransfers {
+    transfers: Mutex<VecDeque<HeldTransfer>>,
+    /// The number of transfers that have not ended.
+    count: Arc<AtomicUsize>,
+    /// The lock of a thread that gives a stream copies.
+    order: Mutex<()>,
+    /// The index of the slot that only the oldest transfer uses.
+    reserved: AtomicUsize,
+    /// The number of threads that look for a slot to reserve it.
+    reserving: Arc<AtomicUsize>,
+    /// The number of looks for copies that have ended.
+    looks: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct HeldTransfer {
+    transfer: Weak<TransferState>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Default for HeldTransfers {
+    fn default() -> HeldTransfers {
+        HeldTransfers {
+            transfers: Mutex::default(),
+            count: Arc::default(),
+            order: Mutex::default(),
+            reserved: AtomicUsize::new(NO_SLOT),
+            reserving: Arc::default(),
+            looks: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl HeldTransfers {
+    /// Begins to give a stream the copies of a transfer: the transfer is the last one from now on.
+    /// The guard is held until the stream has the copies.
+    pub(super) fn begin(&self, transfer: &Arc<TransferState>) -> (MutexGuard<'_, ()>, CountedTransfer) {
+        let guard = self.order.lock().ignore_poison();
+        let has_ended = Arc::new(AtomicBool::new(false));
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let held = HeldTransfer { transfer: Arc::downgrade(transfer), has_ended: has_ended.clone() };
+        self.transfers.lock().ignore_poison().push_back(held);
+        (guard, CountedTransfer { count: self.count.clone(), has_ended })
+    }
+
+    /// Returns whether a stream waits for a transfer.
+    pub(super) fn are_pending(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+    }
+
+    /// Returns the oldest transfer that has not ended.
+    pub(super) fn oldest(&self) -> Option<Arc<TransferState>> {
+        if !self.are_pending() {
+            return None;
+        }
+        let mut transfers = self.transfers.lock().ignore_poison();
+        while transfers.front()?.has_ended.load(Ordering::SeqCst) {
+            transfers.pop_front();
+        }
+        transfers.front()?.transfer.upgrade()
+    }
+
+    /// Counts a look for copies that have ended, and returns whether the device is asked too, as
+    /// after about a second of looks.
+    pub(super) fn is_check_due(&self) -> bool {
+        self.looks.fetch_add(1, Ordering::Relaxed) % LOOKS == LOOKS - 1
+    }
+
+    /// Returns the index of the slot that only the oldest transfer uses.
+    pub(super) fn reserved(&self) -> Option<usize> {
+        Some(self.reserved.load(Ordering::SeqCst)).filter(|&index| index != NO_SLOT)
+    }
+
+    /// Reserves a slot, which the calling thread owns, unless one is reserved.
+    pub(super) fn reserve(&self, index: usize) {
+        let _ = self.reserved.compare_exchange(NO_SLOT, index, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Lets the threads of the ring leave free slots to the calling thread until the returned value
+    /// is dropped.
+    pub(super) fn begin_reserving(&self) -> impl Drop + use<> {
+        self.reserving.fetch_add(1, Ordering::SeqCst);
+        ReservingThread(self.reserving.clone())
+    }
+
+    /// Returns whether a thread looks for a slot to reserve it.
+    pub(super) fn is_reserving(&self) -> bool {
+        self.reserving.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// A thread that looks for a slot to reserve it.
+struct ReservingThread(Arc<AtomicUsize>);
+
+impl Drop for ReservingThread {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A transfer that counts as one for which a stream waits.
+pub(super) struct CountedTransfer {
+    count: Arc<AtomicUsize>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Drop for CountedTransfer {
+    fn drop(&mut self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The copies of a transfer, which end when it does.
+pub(super) struct EndedCopies {
+    copies: Arc<dyn StreamCopies>,
+    _counted: CountedTransfer,
+}
+
+impl EndedCopies {
+    pub(super) fn new(copies: Arc<dyn StreamCopies>, counted: CountedTransfer) -> EndedCopies {
+        EndedCopies { copies, _counted: counted }
+    }
+}
+
+impl Drop for EndedCopies {
+    fn drop(&mut self) {
+        self.copies.end();
+    }
+}
