@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use crate::read_sample::median;
+use crate::transfer_sample::median;
 
 pub(crate) type CopyResult = Result<(), Box<dyn Error>>;
 

@@ -12,20 +12,19 @@ use hostbuf_cuda::{CudaContext, CudaStream, DeviceMemory, Driver, PageLockedMemo
 use hostbuf_staging::{Backend, CudaDevice, DeviceTarget, FileOptions, Ring, RingOptions};
 
 use crate::comparing_sink::ComparingSink;
-use crate::read_sample::{ReadSample, median};
+use crate::transfer_sample::{TransferSample, median};
 
 /// The length of the copies to which the rings are compared.
 const LARGE: usize = 64 << 20;
 
-/// Measures all shapes in turns, and prints a table.
+/// Measures reads of the first `bytes` bytes by all shapes in turns, and prints a table.
 ///
 /// # Errors
 /// The driver's, those of the file, and those of a ring.
-pub(crate) fn measure(path: &str, backend: Backend, rounds: usize) -> Result<(), Box<dyn Error>> {
+pub(crate) fn measure(path: &str, bytes: u64, backend: Backend, rounds: usize) -> Result<(), Box<dyn Error>> {
     let gpu = Driver::find()?.gpu(0)?;
     let context = CudaContext::retain(&gpu)?;
     let file = Arc::new(FileOptions::new().backend(backend).open(path)?);
-    let bytes = file.bytes()?;
     let memory = Arc::new(DeviceMemory::new(&context, bytes as usize)?);
     let target = DeviceTarget::new(memory.clone());
     let rings = shapes().into_iter().map(|options| ring(&context, options));
@@ -54,7 +53,7 @@ pub(crate) fn measure(path: &str, backend: Backend, rounds: usize) -> Result<(),
         }
         for (ring, rates) in rings.iter().zip(&mut rates) {
             let sample =
-                ReadSample::of(bytes, || ring.read(file.clone(), 0, target.clone()).wait().map(drop))?;
+                TransferSample::of(bytes, || ring.read(file.clone(), 0, target.clone()).wait().map(drop))?;
             if round > 0 {
                 rates.push(sample);
             }
@@ -65,8 +64,8 @@ pub(crate) fn measure(path: &str, backend: Backend, rounds: usize) -> Result<(),
     println!("| --- | --- | --- | --- |");
     for (ring, samples) in rings.iter().zip(rates) {
         let RingOptions { slots, slot_bytes, workers, .. } = ring.options();
-        let rate = median(samples.iter().map(ReadSample::rate));
-        let cpu = median(samples.iter().map(ReadSample::cpu_per_gib));
+        let rate = median(samples.iter().map(TransferSample::rate));
+        let cpu = median(samples.iter().map(TransferSample::cpu_per_gib));
         println!(
             "| {workers} threads, {slots} slots of {} MiB | {rate:.1} | {:.2} | {cpu:.3} |",
             slot_bytes >> 20,

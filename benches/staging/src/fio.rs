@@ -1,16 +1,16 @@
-//! The rate of the disk by fio.
+//! The rates of the disk by fio.
 
 use std::process::{Command, ExitStatus};
 use std::{fmt, io};
 
-use crate::read_sample::ReadSample;
+use crate::transfer_sample::TransferSample;
 
 /// The options of a run of fio.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FioOptions {
     /// The block size in KiB.
     pub(crate) block_kib: usize,
-    /// The number of reads in flight.
+    /// The number of reads or writes in flight.
     pub(crate) depth: usize,
 }
 
@@ -44,16 +44,37 @@ impl FioOptions {
         depths.map(|(block_kib, depth)| FioOptions { block_kib, depth }).to_vec()
     }
 
-    /// Reads a file once, past the page cache.
+    /// Reads the first `bytes` bytes of a file once, past the page cache.
     ///
     /// # Errors
     /// [`FioError`].
-    pub(crate) fn read(&self, path: &str) -> Result<ReadSample, FioError> {
+    pub(crate) fn read(&self, path: &str, bytes: u64) -> Result<TransferSample, FioError> {
+        self.run("read", &["--readonly"], path, bytes)
+    }
+
+    /// Overwrites the first `bytes` bytes of a file once, past the page cache, and then calls
+    /// `fsync(2)`. The time ends when that has returned.
+    ///
+    /// # Errors
+    /// [`FioError`].
+    pub(crate) fn write(&self, path: &str, bytes: u64) -> Result<TransferSample, FioError> {
+        self.run("write", &["--overwrite=1", "--end_fsync=1"], path, bytes)
+    }
+
+    /// Runs fio. `direction` is also the key of the results in its output.
+    fn run(
+        &self,
+        direction: &'static str,
+        options: &[&str],
+        path: &str,
+        bytes: u64,
+    ) -> Result<TransferSample, FioError> {
         let (block, depth) = (format!("--bs={}k", self.block_kib), format!("--iodepth={}", self.depth));
-        let file = format!("--filename={path}");
+        let (file, size) = (format!("--filename={path}"), format!("--size={bytes}"));
         let run = Command::new("fio")
-            .args(["--name=read", "--rw=read", "--ioengine=io_uring", "--direct=1", "--readonly"])
-            .args([&file, &block, &depth, "--output-format=json"])
+            .args(["--name=bench", &format!("--rw={direction}"), "--ioengine=io_uring", "--direct=1"])
+            .args(options)
+            .args([&file, &size, &block, &depth, "--output-format=json"])
             .output()
             .map_err(FioError::Start)?;
         if !run.status.success() {
@@ -63,10 +84,10 @@ impl FioOptions {
             serde_json::from_slice(&run.stdout).map_err(|_| FioError::Output("JSON"))?;
         let job = &output["jobs"][0];
         let number = |value: &serde_json::Value, name| value[name].as_f64().ok_or(FioError::Output(name));
-        let bytes = number(&job["read"], "io_bytes")?;
-        let seconds = number(&job["read"], "runtime")? / 1000.0;
+        let bytes = number(&job[direction], "io_bytes")?;
+        let seconds = number(&job[direction], "runtime")? / 1000.0;
         let percent = number(job, "usr_cpu")? + number(job, "sys_cpu")?;
-        Ok(ReadSample { bytes, seconds, cpu_seconds: percent / 100.0 * seconds })
+        Ok(TransferSample { bytes, seconds, cpu_seconds: percent / 100.0 * seconds })
     }
 }
 

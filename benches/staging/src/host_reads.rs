@@ -13,7 +13,7 @@ use hostbuf_staging::{
     Backend, BorrowedMemory, DeviceTarget, FileOptions, HostMemory, Ring, RingMemory, RingOptions,
 };
 
-use crate::read_sample::ReadSample;
+use crate::transfer_sample::TransferSample;
 
 /// Measures both in turns, and prints the samples of the rows `KEY` (bytes a second) and `KEY-cpu`
 /// (CPU seconds for each GiB) of scripts/bench.
@@ -35,9 +35,10 @@ pub(crate) fn measure(key: &str, path: &str, rounds: usize) -> Result<(), Box<dy
     for round in 0..=rounds {
         for turn in [round % 2, 1 - round % 2] {
             let (side, sample) = match turn {
-                0 => {
-                    ("ours", ReadSample::of(bytes, || file.pread(&ring, target.clone(), 0).wait().map(drop))?)
-                }
+                0 => (
+                    "ours",
+                    TransferSample::of(bytes, || file.pread(&ring, target.clone(), 0).wait().map(drop))?,
+                ),
                 _ => ("theirs", read_by_threads(file.as_std(), &memory, workers, piece_bytes)?),
             };
             if round > 0 {
@@ -58,7 +59,12 @@ pub(crate) fn measure(key: &str, path: &str, rounds: usize) -> Result<(), Box<dy
 
 /// Reads the file by threads, each a part of its own in reads of `piece` bytes. The threads have
 /// started before the time begins.
-fn read_by_threads(file: &File, memory: &HostMemory, threads: usize, piece: usize) -> io::Result<ReadSample> {
+fn read_by_threads(
+    file: &File,
+    memory: &HostMemory,
+    threads: usize,
+    piece: usize,
+) -> io::Result<TransferSample> {
     let part = memory.bytes().div_ceil(threads);
     let begin = Barrier::new(threads + 1);
     let read_part = &|start: usize| -> io::Result<()> {
@@ -79,7 +85,7 @@ fn read_by_threads(file: &File, memory: &HostMemory, threads: usize, piece: usiz
         let running: Vec<_> =
             (0..threads).map(|thread| scope.spawn(move || read_part(thread * part))).collect();
         begin.wait();
-        ReadSample::of(memory.bytes() as u64, || {
+        TransferSample::of(memory.bytes() as u64, || {
             running
                 .into_iter()
                 .try_for_each(|thread| thread.join().expect("a thread that reads has no panic"))

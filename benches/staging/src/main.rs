@@ -5,30 +5,43 @@ mod comparing_sink;
 mod copy_ways;
 mod discarding_device;
 mod disk_reads;
+mod disk_ring;
+mod disk_writes;
 mod file_reads;
 mod fio;
+mod gpu_source;
 mod host_reads;
 #[cfg(feature = "remote")]
 mod object_checksum;
 mod rank_slices;
-mod read_sample;
+mod read_command;
 #[cfg(feature = "remote")]
 mod remote_reads;
 mod shared_load;
+mod simulated_source;
 mod small_reads;
+mod source_memory;
 mod stream_reads;
+mod temporary_file;
 mod tensor_copies;
 mod tensor_file;
 mod thread_time;
+mod transfer_arguments;
+mod transfer_sample;
+mod write_command;
+mod written_file;
 
 use std::error::Error;
 use std::process::ExitCode;
 
-use hostbuf_staging::Backend;
+use read_command::ReadCommand;
+use transfer_arguments::file_and_rounds;
+use write_command::WriteCommand;
 
 const USAGE: &str = "\
-usage: hostbuf-bench-staging read [--backend NAME] FILE [ROUNDS]
-       hostbuf-bench-staging read --cold [--backend NAME ...] FILE [ROUNDS]
+usage: hostbuf-bench-staging read [--size SIZE] [--backend NAME] FILE [ROUNDS]
+       hostbuf-bench-staging read --cold [--size SIZE] [--backend NAME ...] FILE [ROUNDS]
+       hostbuf-bench-staging write [--size SIZE] [--backend NAME ...] [--simulated] FILE [ROUNDS]
        hostbuf-bench-staging small FILE [ROUNDS]
        hostbuf-bench-staging streams FILE [ROUNDS]
        hostbuf-bench-staging host KEY FILE [ROUNDS]
@@ -36,61 +49,6 @@ usage: hostbuf-bench-staging read [--backend NAME] FILE [ROUNDS]
        hostbuf-bench-staging tensors [COUNT BYTES [ROUNDS]]
        hostbuf-bench-staging tensors --columns [ROWS BYTES [ROUNDS]]
        hostbuf run -n N --launcher local -- hostbuf-bench-staging shared FILE [ROUNDS]";
-
-/// The command line of `read`.
-struct ReadCommand {
-    is_cold: bool,
-    backends: Vec<Backend>,
-    path: String,
-    rounds: usize,
-}
-
-impl ReadCommand {
-    /// Parses the arguments behind `read`.
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<ReadCommand, String> {
-        let (mut is_cold, mut backends, mut operands) = (false, Vec::new(), Vec::new());
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                "--cold" => is_cold = true,
-                "--backend" => {
-                    backends.push(arguments.next().ok_or("--backend needs a name")?.parse::<Backend>()?);
-                }
-                option if option.starts_with('-') => return Err(format!("unexpected option {option}")),
-                _ => operands.push(argument),
-            }
-        }
-        let (path, rounds) = file_and_rounds(operands.into_iter())?;
-        if !is_cold && backends.len() > 1 {
-            return Err("several backends are compared with --cold only".to_owned());
-        }
-        Ok(ReadCommand { is_cold, backends, path, rounds })
-    }
-
-    fn run(self) -> Result<(), Box<dyn Error>> {
-        let ReadCommand { is_cold, mut backends, path, rounds } = self;
-        if is_cold && backends.is_empty() {
-            backends = vec![Backend::Uring, Backend::Direct];
-        }
-        match is_cold {
-            true => disk_reads::measure(&path, &backends, rounds),
-            false => file_reads::measure(&path, backends.first().copied().unwrap_or(Backend::Posix), rounds),
-        }
-    }
-}
-
-/// Parses a file, and the number of rounds.
-fn file_and_rounds(arguments: impl Iterator<Item = String>) -> Result<(String, usize), String> {
-    let mut operands: Vec<String> = arguments.collect();
-    let rounds = match &operands[..] {
-        [_] => 7,
-        [_, rounds] => match rounds.parse() {
-            Ok(rounds) if rounds > 0 => rounds,
-            _ => return Err(format!("invalid number of rounds {rounds}: expected 1 or more")),
-        },
-        _ => return Err("expected a file".to_owned()),
-    };
-    Ok((operands.swap_remove(0), rounds))
-}
 
 /// The command line of `tensors`.
 struct TensorsCommand {
@@ -133,6 +91,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let command = match arguments.next().as_deref() {
         Some("read") => ReadCommand::parse(arguments).map(ReadCommand::run),
+        Some("write") => WriteCommand::parse(arguments).map(WriteCommand::run),
         Some("host") => match arguments.next() {
             Some(key) => {
                 file_and_rounds(arguments).map(|(path, rounds)| host_reads::measure(&key, &path, rounds))

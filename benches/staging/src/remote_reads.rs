@@ -10,7 +10,7 @@ use hostbuf_staging::{
 };
 
 use crate::object_checksum::{ObjectChecksum, Zeros};
-use crate::read_sample::ReadSample;
+use crate::transfer_sample::TransferSample;
 
 /// The command line of `remote`.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl RemoteCommand {
             match line?.as_str() {
                 "check" => answer(&object.checksum()?.to_string())?,
                 _ => {
-                    let ReadSample { seconds, cpu_seconds, .. } = object.read()?;
+                    let TransferSample { seconds, cpu_seconds, .. } = object.read()?;
                     answer(&format!("[{seconds}, {cpu_seconds}]"))?;
                 }
             }
@@ -92,9 +92,9 @@ impl ReadObject {
         ReadObject { file, ring, target: DeviceTarget::new(Arc::new(BorrowedMemory::from(memory))) }
     }
 
-    fn read(&self) -> Result<ReadSample, TransferError> {
+    fn read(&self) -> Result<TransferSample, TransferError> {
         let read = || self.file.pread(&self.ring, self.target.clone(), 0).wait().map(drop);
-        ReadSample::of(self.file.bytes(), read)
+        TransferSample::of(self.file.bytes(), read)
     }
 
     /// Reads the object into cleared memory, and returns the checksum of the memory.

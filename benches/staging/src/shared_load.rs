@@ -15,7 +15,7 @@ use hostbuf_load::{LoadOptions, TensorTable};
 use hostbuf_staging::{CopyDevice, CudaDevice, DeviceCopy};
 
 use crate::rank_slices::RankSlices;
-use crate::read_sample::median;
+use crate::transfer_sample::median;
 
 /// The length and the number of the copies to which the ranks are compared.
 const LARGE: usize = 64 << 20;

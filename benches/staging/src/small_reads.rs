@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use hostbuf_cuda::{CudaContext, CudaGpu, CudaStream, DeviceMemory, Driver, PageLockedMemory};
 use hostbuf_staging::{Backend, CudaDevice, DeviceTarget, File, FileOptions, Ring, RingOptions};
 
-use crate::read_sample::median;
 use crate::thread_time::nanoseconds_of_rings;
+use crate::transfer_sample::median;
 
 /// The lengths of the reads.
 const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];

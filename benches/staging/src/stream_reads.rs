@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hostbuf_cuda::{CudaContext, CudaStream, DeviceMemory, Driver};
 use hostbuf_staging::{Backend, CudaDevice, DeviceTarget, File, FileOptions, Ring, RingOptions};
 
-use crate::read_sample::median;
+use crate::transfer_sample::median;
 
 /// The lengths of the reads in bytes, besides the whole file.
 const LENGTHS: [u64; 4] = [4 << 10, 1 << 20, 64 << 20, 1 << 30];

@@ -1,17 +1,18 @@
 //! Files of tensors for benchmarks.
 
-use std::fs;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::temporary_file::TemporaryFile;
 
 /// A file of equal tensors, which is removed when it is dropped.
-pub(crate) struct TensorFile(PathBuf);
+pub(crate) struct TensorFile(TemporaryFile);
 
 impl TensorFile {
     /// Makes a file of `count` tensors of bytes of the same shape in memory.
     pub(crate) fn new(count: usize, shape: &[usize]) -> std::io::Result<TensorFile> {
         let name = format!("hostbuf-bench-tensors-{}.safetensors", std::process::id());
-        let file = TensorFile(Path::new("/dev/shm").join(name));
+        let (file, content) = TemporaryFile::create(Path::new("/dev/shm").join(name))?;
         let bytes: usize = shape.iter().product();
         let tensors: serde_json::Map<_, _> = (0..count)
             .map(|number| {
@@ -24,7 +25,7 @@ impl TensorFile {
             .collect();
         let mut header = serde_json::to_vec(&tensors)?;
         header.resize(header.len().next_multiple_of(8), b' ');
-        let mut writer = BufWriter::new(fs::File::create_new(&file.0)?);
+        let mut writer = BufWriter::new(content);
         writer.write_all(&(header.len() as u64).to_le_bytes())?;
         writer.write_all(&header)?;
         for number in 0..count {
@@ -36,24 +37,16 @@ impl TensorFile {
             }
         }
         writer.flush()?;
-        Ok(file)
+        Ok(TensorFile(file))
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 }
 
 /// The number of bytes after which the content of a tensor changes.
 const CHUNK: usize = 1000;
-
-impl Drop for TensorFile {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            eprintln!("hostbuf-bench-staging: {}: {error}", self.0.display());
-        }
-    }
-}
 
 /// Returns the name of a tensor of a file.
 pub(crate) fn tensor_name(number: usize) -> String {

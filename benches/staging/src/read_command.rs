@@ -1,0 +1,43 @@
+//! The command line of `read`.
+
+use std::error::Error;
+
+use hostbuf_staging::Backend;
+
+use crate::transfer_arguments::TransferArguments;
+use crate::{disk_reads, file_reads};
+
+/// The command line of `read`. The option without a value is `--cold`.
+pub(crate) struct ReadCommand(TransferArguments);
+
+impl ReadCommand {
+    /// Parses the arguments behind `read`.
+    ///
+    /// # Errors
+    /// The invalid argument.
+    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<ReadCommand, String> {
+        let arguments = TransferArguments::parse(arguments, "--cold")?;
+        if !arguments.has_flag && arguments.backends.len() > 1 {
+            return Err("several backends are compared with --cold only".to_owned());
+        }
+        Ok(ReadCommand(arguments))
+    }
+
+    pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
+        let TransferArguments { has_flag: is_cold, mut backends, bytes, path, rounds } = self.0;
+        let length = std::fs::metadata(&path).map_err(|error| format!("{path}: {error}"))?.len();
+        let bytes = bytes.unwrap_or(length);
+        if bytes > length {
+            return Err(format!("{path} has {length} bytes, which is less than the size {bytes}").into());
+        }
+        if is_cold && backends.is_empty() {
+            backends = vec![Backend::Uring, Backend::Direct];
+        }
+        match is_cold {
+            true => disk_reads::measure(&path, bytes, &backends, rounds),
+            false => {
+                file_reads::measure(&path, bytes, backends.first().copied().unwrap_or(Backend::Posix), rounds)
+            }
+        }
+    }
+}
