@@ -6,6 +6,7 @@ use std::io;
 use std::num::NonZero;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::{RwLock, mpsc};
 
 use hostbuf_os::Bytes;
 use hostbuf_os::cores::Cores;
@@ -92,12 +93,26 @@ impl PrivateMemory {
                 }
             }
         };
+        // A new thread changes mappings for its stack, and would wait for the threads that are
+        // already allocating pages.
+        let (here, begun) = mpsc::channel();
+        let gate = &RwLock::new(());
         std::thread::scope(|scope| {
-            let others = cores.threads().min(self.len() / PART).saturating_sub(1);
-            for _ in 0..others {
+            let closed = gate.write();
+            let other = |_| {
+                let here = here.clone();
+                let work = move || {
+                    let _ = here.send(());
+                    drop(gate.read());
+                    work();
+                };
                 // If a thread cannot be started, the others do its part.
-                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
-            }
+                std::thread::Builder::new().spawn_scoped(scope, work).is_ok()
+            };
+            let others = cores.threads().min(self.len() / PART).saturating_sub(1);
+            let started = (0..others).map(other).filter(|&is_started| is_started).count();
+            begun.iter().take(started).for_each(drop);
+            drop(closed);
             work();
         });
         match failure.into_inner() {
