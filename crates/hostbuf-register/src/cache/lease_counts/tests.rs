@@ -9,22 +9,19 @@ fn slot(number: u32) -> CacheSlot {
 #[test]
 fn counts_survive_the_end_of_threads() {
     let counts = LeaseCounts::<u64>::new(3).unwrap();
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| (0..1000).for_each(|_| counts.count(slot(1))));
-        }
-    });
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| (0..1000).for_each(|_| counts.count_return(slot(1))));
-        }
-    });
+    // The end of a scope does not wait for the destructors of threads, which give the blocks back.
+    let run = |threads: usize, work: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+    };
+    run(4, &|| (0..1000).for_each(|_| counts.count(slot(1))));
+    run(3, &|| (0..1000).for_each(|_| counts.count_return(slot(1))));
     assert_eq!((counts.leases(slot(0)), counts.leases(slot(1)), counts.leases(slot(2))), (0, 1000, 0));
     assert_eq!(counts.sum(slot(1)), (4000, 3000));
     // Threads one after another share one block.
-    for _ in 0..50 {
-        std::thread::scope(|scope| drop(scope.spawn(|| counts.count(slot(2)))));
-    }
+    (0..50).for_each(|_| run(1, &|| counts.count(slot(2))));
     assert!(counts.blocks().count() <= 4, "{}", counts.blocks().count());
 }
 
