@@ -5,6 +5,7 @@
 //! `scripts/test` prints all skips and their reasons at the end.
 
 mod address;
+mod agent_deaths;
 mod arguments;
 mod before_main;
 mod bench_command;

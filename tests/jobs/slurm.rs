@@ -6,7 +6,7 @@ use hostbuf_tests::{CommandOutput, fixture, hostbuf, root, skip};
 
 /// Runs a shell script inside an allocation of 4 hosts x 2 ranks. Returns `None` if Slurm cannot
 /// run.
-fn in_allocation(script: &str) -> Option<CommandOutput> {
+pub fn in_allocation(script: &str) -> Option<CommandOutput> {
     let simslurm = root().join("scripts/simslurm");
     if CommandOutput::of(Command::new(&simslurm).arg("--check")).status != 0 {
         skip(if !nix::unistd::geteuid().is_root() {

@@ -245,7 +245,7 @@ pub(crate) trait Engine: Send + Sync {
     }
 
     /// Returns the process because of which the engine has ended its job, if `lines` tell: the
-    /// engine's lines on standard error.
+    /// engine's lines on standard error, then those on standard output.
     fn ended_process(&self, lines: &[&str]) -> Option<EndedProcess> {
         let _ = lines;
         None

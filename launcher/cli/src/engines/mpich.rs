@@ -5,7 +5,7 @@
 use hostbuf::Result;
 use hostbuf_os::process;
 
-use super::diagnosis;
+use super::diagnosis::{self, EndedProcess};
 use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
 use super::plan::{Invocation, LaunchPlan, LaunchRequest, ManagedStart};
@@ -174,6 +174,20 @@ impl Engine for Mpich {
     fn reports_unreachable_host(&self, line: &str) -> bool {
         diagnosis::is_of_ssh(line)
     }
+
+    /// Recognises the paragraph on standard output about a process that a signal has ended. The
+    /// "exit code" is the status that the kernel gives to its parent, so its low bits are the
+    /// signal. The first paragraph has the cause.
+    fn ended_process(&self, lines: &[&str]) -> Option<EndedProcess> {
+        let mut lines = lines.iter().map(|line| line.trim_start_matches('=').trim_start());
+        let host = lines.find_map(|line| {
+            let (pid, host) = line.strip_prefix("PID ")?.split_once(" RUNNING AT ")?;
+            pid.parse::<u32>().is_ok().then_some(host)
+        })?;
+        let status: i32 = lines.next()?.strip_prefix("EXIT CODE: ")?.parse().ok()?;
+        let signal = status & 0x7f;
+        (signal > 0).then(|| EndedProcess { host: host.to_owned(), signal })
+    }
 }
 
 #[cfg(test)]
@@ -188,5 +202,33 @@ mod tests {
         let release = Mpich.recognize(&relative).unwrap();
         assert_eq!((release.name, release.flavour), ("MVAPICH", None));
         assert_eq!(Mpich.recognize("mpirun (Open MPI) 4.1.4\n"), None);
+    }
+
+    #[test]
+    fn the_process_that_a_signal_has_ended_is_recognized() {
+        let paragraph = |process: &'static str, code: &'static str| {
+            [
+                "",
+                "=====================================",
+                "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+                process,
+                code,
+                "=   CLEANING UP REMAINING PROCESSES",
+                "=====================================",
+            ]
+        };
+        let before =
+            ["[mpiexec@head] process manager error", r#"{"hostbuf":"ready","host":"h0","agents":2}"#];
+        let killed = paragraph("=   PID 52 RUNNING AT h1", "=   EXIT CODE: 9");
+        let later = paragraph("=   PID 53 RUNNING AT h2", "=   EXIT CODE: 15");
+        let ended = Mpich.ended_process(&[&before[..], &killed, &later].concat());
+        assert_eq!(ended, Some(EndedProcess { host: "h1".into(), signal: 9 }));
+        // With a core dump.
+        let crashed = paragraph("=   PID 52 RUNNING AT h1", "=   EXIT CODE: 139");
+        assert_eq!(Mpich.ended_process(&crashed), Some(EndedProcess { host: "h1".into(), signal: 11 }));
+        let failed = paragraph("=   PID 52 RUNNING AT h1", "=   EXIT CODE: 256");
+        for unknown in [&before[..], &failed, &killed[..4], &[]] {
+            assert_eq!(Mpich.ended_process(unknown), None, "{unknown:?}");
+        }
     }
 }

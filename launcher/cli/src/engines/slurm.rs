@@ -8,7 +8,9 @@ use std::path::Path;
 
 use hostbuf::Result;
 use nix::sys::resource::Resource;
+use nix::sys::signal::Signal;
 
+use super::diagnosis::EndedProcess;
 use super::engine::{AgentKind, Engine, HOST, LaunchCommand, Query, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
 use super::plan::{Invocation, LaunchPlan, LaunchRequest, ManagedStart};
@@ -29,6 +31,16 @@ const ACCOUNTING: &str = "Slurm accounting";
 /// The remedy for an accounting that counts a buffer once for each rank.
 const ACCOUNTING_REMEDY: &str =
     "ask the administrator for JobAcctGatherParams=UsePss (or NoShared) in slurm.conf";
+
+/// The signals that end an agent by themselves, with their descriptions by strsignal(3).
+const CAUSES: [(&str, Signal); 6] = [
+    ("Killed", Signal::SIGKILL),
+    ("Segmentation fault", Signal::SIGSEGV),
+    ("Bus error", Signal::SIGBUS),
+    ("Aborted", Signal::SIGABRT),
+    ("Illegal instruction", Signal::SIGILL),
+    ("Bad system call", Signal::SIGSYS),
+];
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -216,6 +228,19 @@ impl Engine for Slurm {
         line.contains("Segmentation fault")
     }
 
+    /// Recognises srun's line about the first process that has ended. srun describes the signal as
+    /// strsignal(3) does. It ends the others by SIGTERM, so that signal is no cause.
+    fn ended_process(&self, lines: &[&str]) -> Option<EndedProcess> {
+        let (place, end) = lines.iter().find_map(|line| {
+            let (host, task) = line.strip_prefix("srun: error: ")?.split_once(": task ")?;
+            let (number, end) = task.split_once(": ")?;
+            number.parse::<u32>().is_ok().then_some((host, end))
+        })?;
+        let end = end.trim_end_matches(" (core dumped)");
+        let &(_, signal) = CAUSES.iter().find(|(text, _)| *text == end)?;
+        Some(EndedProcess { host: place.to_owned(), signal: signal as i32 })
+    }
+
     fn shortage(&self, ranks: usize) -> (String, String) {
         (
             format!("-n {ranks} may exceed the tasks of the allocation"),
@@ -346,6 +371,29 @@ mod tests {
             assert_eq!(Slurm.recognize(text), Some(Release::new("Slurm", version.into(), None)));
         }
         assert_eq!(Slurm.recognize("usage: srun"), None);
+    }
+
+    #[test]
+    fn the_process_that_a_signal_has_ended_is_recognized() {
+        let after = [
+            "srun: launch/slurm: _step_signal: Terminating StepId=1.1",
+            "srun: error: h0: task 0: Terminated",
+            "slurmstepd-h0: error: *** STEP 1.1 ON h0 CANCELLED AT 2026-01-01T00:00:00 ***",
+            "srun: error: h2: task 2: Killed",
+        ];
+        for (line, signal) in [
+            ("srun: error: h1: task 1: Killed", 9),
+            ("srun: error: h1: task 1: Segmentation fault (core dumped)", 11),
+        ] {
+            let ended = Slurm.ended_process(&[&["a line of the agent", line], &after[..]].concat());
+            assert_eq!(ended, Some(EndedProcess { host: "h1".into(), signal }), "{line}");
+        }
+        for line in
+            ["srun: error: h1: task 1: Exited with exit code 87", "srun: error: h[0-3]: tasks 0-3: Killed"]
+        {
+            assert_eq!(Slurm.ended_process(&[&[line], &after[..3]].concat()), None, "{line}");
+        }
+        assert_eq!(Slurm.ended_process(&after), None);
     }
 
     #[test]

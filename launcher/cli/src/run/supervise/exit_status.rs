@@ -103,7 +103,8 @@ impl Launcher<'_> {
 
     /// Returns the agent because of which the engine has ended the agents' job.
     fn ended_agent(&self) -> Option<EndedProcess> {
-        let lines: Vec<&str> = self.agent_noise.seen.iter().map(|line| line.trim()).collect();
+        let output = self.agent_noise.seen.iter().chain(&self.agent_lines.seen);
+        let lines: Vec<&str> = output.map(|line| line.trim()).collect();
         self.command.engine.ended_process(&lines)
     }
 
