@@ -20,13 +20,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `hosts` hosts with Open MPI 4.
-    pub fn start(name: &str, hosts: usize) -> Cluster {
+    /// Starts `hosts` hosts with the MPI `flavour`.
+    pub fn start(name: &str, flavour: &str, hosts: usize) -> Cluster {
         let dir = Scratch::new(name);
         let fifo = dir.path("commands");
         nix::unistd::mkfifo(fifo.as_str(), nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
         let script = format!("while read -r line <&3; do eval \"$line\" 3<&- & done 3<>{fifo}");
-        let mut command = simulated_command(hosts, "openmpi4", &script);
+        let mut command = simulated_command(hosts, flavour, &script);
         let simhosts = command.stdin(Stdio::null()).spawn().expect("scripts/simhosts starts");
         // The file is opened for both reading and writing, so that opening does not wait for the
         // reader.
@@ -52,7 +52,8 @@ pub fn named(pid: i32, name: &str) -> bool {
     words(pid).first().is_some_and(|w| Path::new(w).file_name().is_some_and(|n| n == name))
 }
 
-/// Returns whether a process belongs to a rank of Open MPI.
+/// Returns whether a process belongs to a rank of Open MPI or MPICH.
 pub fn of_mpi_rank(pid: i32, rank: usize) -> bool {
-    environment(pid).contains(&format!("OMPI_COMM_WORLD_RANK={rank}"))
+    let variables = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].map(|name| format!("{name}={rank}"));
+    environment(pid).iter().any(|variable| variables.contains(variable))
 }

@@ -278,7 +278,7 @@ fn over_two_hosts(phase: &str, agreed: bool, options: &str, program: &str, there
     if !flavours().iter().any(|f| f == "openmpi4") {
         return skip("faults over two hosts: Open MPI 4 is not installed");
     }
-    let mut cluster = Cluster::start(&format!("cluster-{phase}"), 2);
+    let mut cluster = Cluster::start(&format!("cluster-{phase}"), "openmpi4", 2);
     for (i, victims) in VICTIMS.iter().enumerate() {
         let mark = format!("{phase}-{i}-{}", std::process::id());
         let case = Scratch::new(&mark);

@@ -23,6 +23,7 @@ mod documentation;
 mod engines;
 mod errors;
 mod examples;
+mod exchanging_job;
 mod fake_gpu;
 mod faults;
 mod filling;

@@ -202,11 +202,19 @@ pub fn remains(mark: &str, socket: &str) -> Vec<String> {
             }
         }
     }
-    for dir in ["/dev/shm", "/tmp"] {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.contains(job) || name.contains(mark) {
-                list.insert(format!("file {dir}/{name}"));
+    // Simulated hosts have folders of their own.
+    let mut namespaces = BTreeSet::new();
+    for pid in pids() {
+        let Ok(namespace) = fs::read_link(format!("/proc/{pid}/ns/mnt")) else { continue };
+        if !namespaces.insert(namespace) {
+            continue;
+        }
+        for dir in ["dev/shm", "tmp"] {
+            for entry in fs::read_dir(format!("/proc/{pid}/root/{dir}")).into_iter().flatten().flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if name.contains(job) || name.contains(mark) {
+                    list.insert(format!("file /{dir}/{name}"));
+                }
             }
         }
     }
