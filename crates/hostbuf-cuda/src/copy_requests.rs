@@ -2,11 +2,13 @@
 
 #![allow(unsafe_code, reason = "the memory is read by kernels, and never freed")]
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use hostbuf_os::forking::hold_around_fork;
 use hostbuf_os::poison::IgnorePoison;
+use nix::sys::mman::{MmapAdvise, madvise};
 
 use crate::copy_batch::BatchedCopy;
 use crate::cuda_context::CudaContext;
@@ -84,7 +86,11 @@ impl CopyRequests {
             .collect();
         let start = pages.as_ptr().addr();
         let range = start..start + size_of_val(&*pages);
+        let bytes = range.len();
         let device_address = context.make_current()?.register_host(range, HostAccess::ReadWrite)?;
+        // A kernel before 5.12 would give this process other pages after a fork.
+        // SAFETY: whole pages that are never freed, and whose content stays.
+        let _ = unsafe { madvise(NonNull::from(&*pages).cast(), bytes, MmapAdvise::MADV_DONTFORK) };
         let state = AtomicU32::new(MemoryState::InUse as u32);
         Ok(CopyRequests { words: Box::leak(pages), device_address, state, error: AtomicU32::new(0) })
     }

@@ -1,11 +1,11 @@
-//! Copies of a stream whose operands a thread states later.
+//! Copies of a stream whose addresses are supplied after they are enqueued.
 
 #![allow(unsafe_code, reason = "the driver is called by foreign functions")]
 
 use std::ffi::c_uint;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use cudarc::driver::sys;
 use hostbuf_os::poison::IgnorePoison;
@@ -16,21 +16,14 @@ use crate::copy_requests::CopyRequests;
 use crate::cuda_code::CudaCode;
 use crate::cuda_context::CudaContext;
 use crate::cuda_error::CudaError;
-use crate::cuda_stream::BorrowedStream;
+use crate::cuda_stream::{BorrowedStream, StreamHandle};
+use crate::given_copies::GivenCopies;
 
 /// The number of objects that have not ended.
 static PENDING: AtomicUsize = AtomicUsize::new(0);
-/// The number of copies that streams were given and have not done, of objects that have not ended.
-/// An object counts as one more.
-static GIVEN: Mutex<usize> = Mutex::new(0);
-/// The largest number of them. A copy is three operations, and a queue of the driver has room for
-/// about a thousand. A thread that gives one more waits in the driver, with a lock that other
-/// threads need for their calls.
-const MOST_GIVEN: usize = 200;
-
-/// The copies of a stream whose operands a thread states later. The stream does them in its order,
-/// each when it was [started](DeferredCopies::start), and its later work waits until this
-/// [ends](DeferredCopies::end) or is dropped.
+/// The copies of a stream whose addresses are supplied after they are enqueued. The stream does
+/// them in its order, each when it was [started](DeferredCopies::start), and its later work waits
+/// until this [ends](DeferredCopies::end) or is dropped.
 ///
 /// A copy of another stream, which this one then waits for, would be different: the driver has few
 /// queues for copies in each direction (an H100 with driver 580 has four) and divides all streams
@@ -47,39 +40,55 @@ pub struct DeferredCopies {
     requests: Arc<CopyRequests>,
     count: u32,
     started: AtomicU32,
+    giving: Mutex<Giving>,
+    /// The number of copies whose kernel the stream was given.
+    launched: AtomicU32,
     /// The number of copies that the stream was given.
     given: AtomicU32,
-    /// The number by which this counts in [`GIVEN`], whose lock guards it.
-    counted: AtomicUsize,
+    in_queues: Arc<GivenCopies>,
     /// The error of giving the copy behind those.
     refused: OnceLock<CudaError>,
     has_ended: AtomicBool,
+}
+
+/// The state of giving copies to a stream.
+#[derive(Debug, Default)]
+struct Giving {
+    /// The stream, from the first call of the driver on.
+    stream: Option<StreamHandle>,
+    has_end: bool,
 }
 
 impl BorrowedStream {
     /// Gives the stream those of the copies that it was not given, or the first ones of them if the
     /// streams of the process were given many that they have not done. Returns whether the stream
     /// was given all. It then [gets the end](BorrowedStream::give_end); otherwise the caller tries
-    /// again later. Nothing else gives the stream these copies meanwhile.
+    /// again later.
     ///
     /// The driver does not know what the stream waits for. So nothing that a thread does before it
     /// starts the copies and ends the object may wait for this stream, or for one that waits for
     /// it.
     ///
     /// # Errors
-    /// [`CudaError::MissingFunction`] before CUDA 11.7, and the driver's, also those of the copies
-    /// that were started and not given.
+    /// The driver's, also those of the copies that were started and not given.
+    /// [`CudaError::Invalid`] if another stream was given some, or this one was given the end.
     #[doc(alias = "cuStreamWaitValue32")]
     #[doc(alias = "cuStreamWriteValue32")]
     pub fn give_copies(&self, copies: &DeferredCopies) -> Result<bool, CudaError> {
-        let last = copies.given.load(Ordering::Relaxed) + copies.take_room();
-        let given = (copies.given.load(Ordering::Relaxed)..last).try_for_each(|number| {
-            copies.give(self, number)?;
+        let mut giving = copies.giving(self)?;
+        if copies.has_ended.load(Ordering::SeqCst) {
+            // They copy nothing, and wait for nothing.
+            return Ok(true);
+        }
+        let given = copies.given.load(Ordering::Relaxed);
+        let on_their_way = given - copies.requests.copied().min(given);
+        let room = copies.in_queues.take_room(on_their_way as usize, (copies.count - given) as usize);
+        for number in given..given + room as u32 {
+            giving.stream = Some(self.handle());
+            copies.give(self, number).inspect_err(|error| copies.refuse(error))?;
             copies.given.store(number + 1, Ordering::Release);
-            Ok(())
-        });
-        given.inspect_err(|error: &CudaError| copies.refuse(error))?;
-        Ok(last == copies.count || copies.has_ended.load(Ordering::SeqCst))
+        }
+        Ok(given + room as u32 == copies.count)
     }
 
     /// Lets all later work on the stream wait until `copies` have ended. `passed` is called by a
@@ -93,10 +102,13 @@ impl BorrowedStream {
         copies: &DeferredCopies,
         passed: impl FnOnce() + Send + 'static,
     ) -> Result<(), CudaError> {
-        let requests = copies.requests.clone();
+        let mut giving = copies.giving(self)?;
+        *giving = Giving { stream: Some(self.handle()), has_end: true };
+        let (requests, in_queues) = (copies.requests.clone(), copies.in_queues.clone());
         let given = copies.wait(self, requests.end_address()).and_then(|()| {
             self.call_after(move |error| {
                 requests.pass(error.map(CudaCode::number));
+                in_queues.give_back();
                 passed();
             })
         });
@@ -108,48 +120,46 @@ impl DeferredCopies {
     /// Makes `count` copies, which no stream was given.
     ///
     /// # Errors
-    /// [`CudaError::Invalid`] if kernels cannot use the addresses of the host, and the driver's.
+    /// [`CudaError::MissingFunction`] before CUDA 11.7, [`CudaError::Invalid`] if kernels cannot
+    /// use the addresses of the host, and the driver's.
     pub fn new(context: &CudaContext, count: u32) -> Result<DeferredCopies, CudaError> {
+        context.driver().functions().stream_waits()?;
         let kernel = CopyKernel::of(context)?;
         let requests = CopyRequests::take(context, count)?;
         PENDING.fetch_add(1, Ordering::SeqCst);
-        *GIVEN.lock().ignore_poison() += 1;
         Ok(DeferredCopies {
             context: context.clone(),
             kernel,
             requests,
             count,
             started: AtomicU32::new(0),
+            giving: Mutex::default(),
+            launched: AtomicU32::new(0),
             given: AtomicU32::new(0),
-            counted: AtomicUsize::new(1),
+            in_queues: Arc::default(),
             refused: OnceLock::new(),
             has_ended: AtomicBool::new(false),
         })
+    }
+
+    /// Begins to give a stream copies.
+    fn giving(&self, stream: &BorrowedStream) -> Result<MutexGuard<'_, Giving>, CudaError> {
+        // No lock of a parent is taken.
+        drop(self.context.make_current()?);
+        let giving = self.giving.lock().ignore_poison();
+        let is_other = giving.stream.is_some_and(|known| known != stream.handle());
+        if is_other || giving.has_end || *stream.context() != self.context {
+            return Err(CudaError::invalid(
+                "deferred copies belong to one stream of their context, and come before their end".into(),
+            ));
+        }
+        Ok(giving)
     }
 
     /// Returns whether a stream of this process may be waiting for an object.
     #[must_use]
     pub fn are_pending() -> bool {
         PENDING.load(Ordering::SeqCst) > 0
-    }
-
-    /// Returns the number of copies that the stream may be given now, which count from now on.
-    fn take_room(&self) -> u32 {
-        let given = self.given.load(Ordering::Relaxed);
-        let copied = self.requests.copied().min(given);
-        let (left, on_their_way) = ((self.count - given) as usize, (given - copied) as usize + 1);
-        let mut all = GIVEN.lock().ignore_poison();
-        if self.has_ended.load(Ordering::SeqCst) {
-            // They copy nothing, and wait for nothing.
-            return 0;
-        }
-        let others = *all - self.counted.load(Ordering::Relaxed);
-        // A copy that is done leaves its room to the next one of the same object: the copies of
-        // others may be behind that in a queue, and must not take its room.
-        let taken = left.min(MOST_GIVEN.saturating_sub(others + on_their_way));
-        self.counted.store(on_their_way + taken, Ordering::Relaxed);
-        *all = others + on_their_way + taken;
-        taken as u32
     }
 
     /// Lets a stream wait until the 32 bits at an address of the GPU are at least 1.
@@ -168,6 +178,7 @@ impl DeferredCopies {
         self.wait(stream, self.requests.made_address(number))?;
         // SAFETY: the request is never freed. It is of no bytes unless `start` makes it.
         unsafe { self.kernel.launch(stream, self.requests.request_address(number)) }?;
+        self.launched.store(number + 1, Ordering::Release);
         // SAFETY: the word stays registered and is never freed.
         self.context.call("cuStreamWriteValue32", || unsafe {
             (functions.write_value)(stream.raw(), self.requests.copied_address(), number + 1, 0)
@@ -177,6 +188,7 @@ impl DeferredCopies {
     /// Keeps the error of a copy that the stream was not given.
     fn refuse(&self, error: &CudaError) {
         let _ = self.refused.set(error.clone());
+        self.in_queues.give_back();
         // The context may have been reset, and with it the kernel and the registrations.
         CopyKernel::discard(&self.context);
         CopyRequests::discard(&self.context);
@@ -209,15 +221,14 @@ impl DeferredCopies {
         (started..self.count).for_each(|number| self.requests.make(number, nothing));
         self.requests.end();
         PENDING.fetch_sub(1, Ordering::SeqCst);
-        *GIVEN.lock().ignore_poison() -= self.counted.load(Ordering::Relaxed);
     }
 
     /// Returns whether a copy has ended.
     ///
     /// # Errors
     /// The error of the context, and for a copy that the stream was not given that of
-    /// [`give_copies`](BorrowedStream::give_copies). The driver reports none if somebody destroys
-    /// the context.
+    /// [`give_copies`](BorrowedStream::give_copies). If the context is destroyed, the copy never
+    /// ends, and there is no error: an event of the context has one.
     pub fn has_ended(&self, number: u32) -> Result<bool, CudaError> {
         if self.requests.copied() > number {
             return Ok(true);
@@ -231,6 +242,14 @@ impl DeferredCopies {
             Some(code) => Err(self.context.driver().error(code, "a copy in the order of a stream")),
             None => Ok(false),
         }
+    }
+
+    /// Returns whether the stream may do a copy whose end nobody will know, since the driver has
+    /// refused a part of it.
+    #[must_use]
+    pub fn is_abandoned(&self, number: u32) -> bool {
+        let is_refused = self.refused.get().is_some() && number >= self.given.load(Ordering::Acquire);
+        is_refused && number < self.launched.load(Ordering::Acquire)
     }
 }
 
@@ -247,5 +266,13 @@ impl fmt::Debug for DeferredCopies {
 impl Drop for DeferredCopies {
     fn drop(&mut self) {
         self.end();
+        let giving = self.giving.get_mut().ignore_poison();
+        if giving.stream.is_none() {
+            // No stream reads the memory.
+            self.requests.pass(None);
+        }
+        if !giving.has_end && !self.context.is_inherited() {
+            self.in_queues.give_back();
+        }
     }
 }

@@ -36,6 +36,7 @@ mod device_span;
 mod driver;
 mod event_pool;
 mod functions;
+mod given_copies;
 mod gpu_access;
 mod gpu_uuid;
 mod host_registration;

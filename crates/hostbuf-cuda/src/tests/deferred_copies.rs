@@ -151,11 +151,51 @@ fn a_driver_without_words_has_the_other_functions() {
     let context = CudaContext::retain(&driver.gpu(0).expect("there are two")).expect("nothing fails");
     let stream = CudaStream::new(&context).expect("nothing fails");
     assert_eq!(stream.is_capturing(), Ok(false));
-    let error = defer(&stream, 1, || {}).expect_err("it is missing");
+    take_calls();
+    let error = DeferredCopies::new(&context, 1).expect_err("it is missing");
     assert!(
         matches!(error, CudaError::MissingFunction { function: "cuStreamWriteValue32_v2", .. }),
         "{error}"
     );
+    assert!(take_calls().is_empty(), "nothing was made");
+}
+
+#[test]
+fn copies_that_no_stream_was_given_leave_their_memory_to_the_next() {
+    let stream = new_stream();
+    drop(DeferredCopies::new(stream.context(), 2).expect("nothing fails"));
+    take_calls();
+    drop(DeferredCopies::new(stream.context(), 2).expect("nothing fails"));
+    assert_eq!(count("cuMemHostRegister_v2"), 0);
+}
+
+#[test]
+fn copies_belong_to_one_stream_and_have_one_end() {
+    let stream = new_stream();
+    let other = CudaStream::new(stream.context()).expect("nothing fails");
+    let copies = DeferredCopies::new(stream.context(), 1).expect("nothing fails");
+    assert_eq!(stream.give_copies(&copies), Ok(true));
+    for refused in [other.give_copies(&copies).map(drop), other.give_end(&copies, || {})] {
+        assert!(matches!(refused, Err(CudaError::Invalid { .. })), "{refused:?}");
+    }
+    stream.give_end(&copies, || {}).expect("nothing fails");
+    for refused in [stream.give_copies(&copies).map(drop), stream.give_end(&copies, || {})] {
+        assert!(matches!(refused, Err(CudaError::Invalid { .. })), "{refused:?}");
+    }
+    drop(copies);
+    assert!(run());
+}
+
+#[test]
+fn a_copy_whose_end_the_driver_refuses_to_state_is_abandoned() {
+    let stream = new_stream();
+    let copies = DeferredCopies::new(stream.context(), 2).expect("nothing fails");
+    fake(|fake| fake.failing = vec![("cuStreamWriteValue32_v2", LAUNCH_FAILED)]);
+    stream.give_copies(&copies).expect_err("it is refused");
+    assert!(copies.is_abandoned(0) && copies.has_ended(0).is_err());
+    assert!(!copies.is_abandoned(1) && copies.has_ended(1).is_err());
+    drop(copies);
+    assert!(run());
 }
 
 #[test]
@@ -163,12 +203,14 @@ fn a_stream_without_room_is_given_the_first_copies_only() {
     let stream = new_stream();
     let others = defer(&stream, 150, || {}).expect("nothing fails");
     let copies = DeferredCopies::new(stream.context(), 90).expect("nothing fails");
-    // 200 copies, and each object counts as one.
+    // 200 copies, and the end of each object counts as one.
     assert_eq!(stream.give_copies(&copies), Ok(false));
     assert_eq!(stream.give_copies(&copies), Ok(false));
     let count = |calls: &[&str]| calls.iter().filter(|call| **call == "cuLaunchKernel").count();
     assert_eq!(count(&take_calls()), 150 + 48);
     drop(others);
+    assert_eq!(stream.give_copies(&copies), Ok(false), "they are still in the queue");
+    assert!(!run());
     assert_eq!(stream.give_copies(&copies), Ok(true));
     assert_eq!(count(&take_calls()), 90 - 48);
     stream.give_end(&copies, || {}).expect("nothing fails");
@@ -191,8 +233,7 @@ fn copies_that_are_done_leave_their_room_to_the_same_object() {
     assert_eq!(stream.give_copies(&others), Ok(false));
     take_calls();
     assert_eq!(stream.give_copies(&copies), Ok(false));
-    // The end of the other object counts.
-    assert_eq!(take_calls().iter().filter(|call| **call == "cuLaunchKernel").count(), 149);
+    assert_eq!(take_calls().iter().filter(|call| **call == "cuLaunchKernel").count(), 150);
 }
 
 #[test]

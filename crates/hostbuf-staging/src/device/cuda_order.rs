@@ -55,8 +55,14 @@ impl StreamDevice for CudaDevice {
         stream.call_after(function).map_err(|error| self.order_error(error))
     }
 
-    fn new_copies(&self, direction: CopyDirection, count: u32) -> Result<CudaStreamCopies, DeviceError> {
-        let copies = DeferredCopies::new(self.stream().context(), count);
+    fn new_copies(
+        &self,
+        stream: &BorrowedStream,
+        direction: CopyDirection,
+        count: u32,
+    ) -> Result<CudaStreamCopies, DeviceError> {
+        self.check_stream(stream)?;
+        let copies = DeferredCopies::new(stream.context(), count);
         let copies = copies.map_err(|error| self.order_error(error))?;
         Ok(CudaStreamCopies { copies, direction, device: self.name() })
     }
@@ -94,8 +100,10 @@ impl StreamCopies for CudaStreamCopies {
     }
 
     fn has_ended(&self, number: u32) -> Result<bool, DeviceError> {
-        let failed = |error| CudaDevice::error(self.device.clone(), "copying", error);
-        self.copies.has_ended(number).map_err(failed)
+        self.copies.has_ended(number).map_err(|error| {
+            let error = CudaDevice::error(self.device.clone(), "copying", error);
+            if self.copies.is_abandoned(number) { error.lost() } else { error }
+        })
     }
 
     fn end(&self) {

@@ -53,6 +53,15 @@ impl SimulatedStream {
         self.is_capturing.store(is_capturing, Ordering::SeqCst);
     }
 
+    /// Checks that transfers can be ordered by the stream.
+    fn check(&self) -> Result<(), DeviceError> {
+        if self.is_capturing.load(Ordering::SeqCst) {
+            let why = "the stream is being captured";
+            return Err(DeviceError::refused("a simulated device", "ordering a transfer by a stream", why));
+        }
+        Ok(())
+    }
+
     /// Gives the stream work.
     pub fn push(&self, work: impl FnOnce() + Send + 'static) {
         self.work.lock().ignore_poison().push_back(StreamWork::Call(Box::new(work)));
@@ -83,15 +92,18 @@ impl StreamDevice for SimulatedDevice {
     type Copies = SimulatedCopies;
 
     fn begin_after(&self, stream: &SimulatedStream, begin: BeginTransfer) -> Result<(), DeviceError> {
-        if stream.is_capturing.load(Ordering::SeqCst) {
-            let why = "the stream is being captured";
-            return Err(DeviceError::refused("a simulated device", "ordering a transfer by a stream", why));
-        }
+        stream.check()?;
         stream.push(move || begin(Ok(())));
         Ok(())
     }
 
-    fn new_copies(&self, direction: CopyDirection, count: u32) -> Result<SimulatedCopies, DeviceError> {
+    fn new_copies(
+        &self,
+        stream: &SimulatedStream,
+        direction: CopyDirection,
+        count: u32,
+    ) -> Result<SimulatedCopies, DeviceError> {
+        stream.check()?;
         Ok(SimulatedCopies::new(self.clone(), direction, count))
     }
 

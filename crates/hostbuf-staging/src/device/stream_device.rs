@@ -31,17 +31,24 @@ pub trait StreamDevice: CopyDevice {
     /// The driver's, also if the work of the stream is being captured.
     fn begin_after(&self, stream: &Self::Stream, begin: BeginTransfer) -> Result<(), DeviceError>;
 
-    /// Makes a number of copies for a stream.
+    /// Makes a number of copies for `stream`, which is given nothing yet.
     ///
     /// # Errors
-    /// The driver's.
-    fn new_copies(&self, direction: CopyDirection, count: u32) -> Result<Self::Copies, DeviceError>;
+    /// The driver's, also if the work of the stream is being captured.
+    fn new_copies(
+        &self,
+        stream: &Self::Stream,
+        direction: CopyDirection,
+        count: u32,
+    ) -> Result<Self::Copies, DeviceError>;
 
     /// Gives `stream` the copies that it was not given, or the first ones of them if it has no room
-    /// for all. Returns whether it was given all.
+    /// for all. Returns whether it was given all. One thread at a time calls this, always for the
+    /// same stream, and then [`give_end`](StreamDevice::give_end) once. Copies that have ended need
+    /// no room.
     ///
     /// # Errors
-    /// The driver's, also those of the copies that the stream was not given.
+    /// The driver's, which is from then on also that of each copy that the stream was not given.
     fn give_copies(&self, stream: &Self::Stream, copies: &Arc<Self::Copies>) -> Result<bool, DeviceError>;
 
     /// Lets all later work on the stream wait until the copies [end](StreamCopies::end). `passed`
@@ -68,12 +75,15 @@ pub trait StreamCopies: Send + Sync {
     /// As for [`CopyDevice::copy_to_device`], until the copy [has ended](StreamCopies::has_ended).
     unsafe fn start(&self, copy: &DeviceCopy) -> u32;
 
-    /// Returns whether a copy has ended.
+    /// Returns whether a copy has ended. This neither waits nor takes a lock of the driver: a
+    /// thread may have it, and wait for the stream.
     ///
     /// # Errors
-    /// The error of the device.
+    /// The error of the device, of a [lost](DeviceError::is_lost) one if the copy may still access
+    /// memory.
     fn has_ended(&self, number: u32) -> Result<bool, DeviceError>;
 
-    /// Lets the stream go on. Copies that were not started copy nothing.
+    /// Lets the stream go on. Copies that were not started copy nothing; all others have ended or
+    /// failed. Another thread may be giving the stream copies.
     fn end(&self);
 }

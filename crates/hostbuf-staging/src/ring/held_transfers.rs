@@ -11,10 +11,10 @@ use crate::transfer::TransferState;
 
 /// No slot is reserved.
 const NO_SLOT: usize = usize::MAX;
-/// The number of looks after which the device is asked whether it is lost.
-const LOOKS: usize = 4096;
+/// The number of polls after which the device is asked whether it is lost.
+const POLLS: usize = 4096;
 
-/// The transfers for which streams wait, in the order in which the streams were given their copies.
+/// The transfers that block a stream, in the order in which their copies were enqueued.
 ///
 /// A copy of such a transfer is behind the earlier work of its stream, and may be behind that of
 /// other streams, since the device has few queues. All of that is work for earlier transfers, or of
@@ -25,14 +25,16 @@ pub(super) struct HeldTransfers {
     transfers: Mutex<VecDeque<HeldTransfer>>,
     /// The number of transfers that have not ended.
     count: Arc<AtomicUsize>,
-    /// The lock of a thread that gives a stream copies.
+    /// The lock of the thread that enqueues copies.
     order: Mutex<()>,
     /// The index of the slot that only the oldest transfer uses.
     reserved: AtomicUsize,
     /// The number of threads that look for a slot to reserve it.
     reserving: Arc<AtomicUsize>,
-    /// The number of looks for copies that have ended.
-    looks: AtomicUsize,
+    /// The number of polls for copies that have ended.
+    polls: AtomicUsize,
+    /// True while a thread asks the driver.
+    is_asking: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -49,7 +51,8 @@ impl Default for HeldTransfers {
             order: Mutex::default(),
             reserved: AtomicUsize::new(NO_SLOT),
             reserving: Arc::default(),
-            looks: AtomicUsize::new(0),
+            polls: AtomicUsize::new(0),
+            is_asking: AtomicBool::new(false),
         }
     }
 }
@@ -62,7 +65,10 @@ impl HeldTransfers {
         let has_ended = Arc::new(AtomicBool::new(false));
         self.count.fetch_add(1, Ordering::SeqCst);
         let held = HeldTransfer { transfer: Arc::downgrade(transfer), has_ended: has_ended.clone() };
-        self.transfers.lock().ignore_poison().push_back(held);
+        let mut transfers = self.transfers.lock().ignore_poison();
+        transfers.retain(|one| !one.has_ended.load(Ordering::SeqCst));
+        transfers.push_back(held);
+        drop(transfers);
         (guard, CountedTransfer { count: self.count.clone(), has_ended })
     }
 
@@ -83,10 +89,21 @@ impl HeldTransfers {
         transfers.front()?.transfer.upgrade()
     }
 
-    /// Counts a look for copies that have ended, and returns whether the device is asked too, as
-    /// after about a second of looks.
+    /// Counts a poll for copies that have ended, and returns whether the device is asked too, as
+    /// after about a second of polls.
     pub(super) fn is_check_due(&self) -> bool {
-        self.looks.fetch_add(1, Ordering::Relaxed) % LOOKS == LOOKS - 1
+        self.polls.fetch_add(1, Ordering::Relaxed) % POLLS == POLLS - 1
+    }
+
+    /// Asks the driver, unless another thread does: the call may wait for a thread that has a lock
+    /// of the driver, and that waits for a stream.
+    pub(super) fn ask<R>(&self, ask: impl FnOnce() -> R) -> Option<R> {
+        if self.is_asking.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let answer = ask();
+        self.is_asking.store(false, Ordering::Release);
+        Some(answer)
     }
 
     /// Returns the index of the slot that only the oldest transfer uses.

@@ -6,6 +6,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 
+use nix::sys::mman::{MmapAdvise, madvise};
+
 /// The alignment that files without the page cache need.
 pub(crate) const ALIGNMENT: usize = 4096;
 
@@ -23,7 +25,11 @@ pub unsafe trait RingMemory: Send + Sync + 'static {
     fn bytes(&self) -> usize;
 }
 
-/// Ordinary host memory, for devices that need no registration.
+/// The size of a transparent huge page.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Ordinary host memory, for devices that need no registration. Large memory gets huge pages if the
+/// kernel grants them.
 pub struct HostMemory {
     address: NonNull<u8>,
     layout: Layout,
@@ -45,8 +51,21 @@ impl HostMemory {
         let layout = Layout::from_size_align(bytes, ALIGNMENT).expect("an address space has these bytes");
         // SAFETY: the length is not zero.
         let address = NonNull::new(unsafe { alloc_zeroed(layout) });
-        HostMemory { address: address.unwrap_or_else(|| handle_alloc_error(layout)), layout }
+        let address = address.unwrap_or_else(|| handle_alloc_error(layout));
+        advise_huge_pages(address, bytes);
+        HostMemory { address, layout }
     }
+}
+
+/// Advises the kernel to give memory huge pages, of which it has whole ones. A kernel without huge
+/// pages rejects it.
+fn advise_huge_pages(address: NonNull<u8>, bytes: usize) {
+    let before = address.addr().get().next_multiple_of(HUGE_PAGE) - address.addr().get();
+    let Some(length) = bytes.checked_sub(before).map(|rest| rest / HUGE_PAGE * HUGE_PAGE) else { return };
+    // SAFETY: within the memory, whose content stays.
+    let start = unsafe { address.add(before.min(bytes)) }.cast();
+    // SAFETY: as above.
+    let _ = unsafe { madvise(start, length, MmapAdvise::MADV_HUGEPAGE) };
 }
 
 // SAFETY: the memory is that of this object alone.

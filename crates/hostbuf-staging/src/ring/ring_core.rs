@@ -36,6 +36,8 @@ pub(super) struct RingCore<D: CopyDevice> {
     /// The number of copies that were started.
     pub(super) started: AtomicU64,
     pub(super) life: RingLife,
+    /// The number of threads of the ring.
+    pub(super) workers: usize,
 }
 
 impl<D: CopyDevice> RingCore<D> {
@@ -43,7 +45,7 @@ impl<D: CopyDevice> RingCore<D> {
         device: D,
         slots: Box<[RingSlot<D::Event>]>,
         counters: CounterPage,
-        memory: Box<dyn RingMemory>,
+        (memory, workers): (Box<dyn RingMemory>, usize),
     ) -> RingCore<D> {
         let signal = Arc::new(WorkSignal::default());
         RingCore {
@@ -60,6 +62,7 @@ impl<D: CopyDevice> RingCore<D> {
             device_wait: DeviceWait::default(),
             started: AtomicU64::new(0),
             life: RingLife::new(memory),
+            workers,
         }
     }
 

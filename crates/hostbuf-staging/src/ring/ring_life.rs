@@ -54,11 +54,6 @@ impl RingLife {
         *self.threads.lock().ignore_poison() += 1;
     }
 
-    /// Returns whether more than one thread is counted.
-    pub(super) fn has_several_threads(&self) -> bool {
-        *self.threads.lock().ignore_poison() > 1
-    }
-
     /// Counts the calling thread too, unless all threads have ended. Returns whether it is counted.
     pub(super) fn join(&self) -> bool {
         let mut threads = self.threads.lock().ignore_poison();

@@ -13,15 +13,19 @@ use crate::transfer::{HostSide, Transfer, TransferError, TransferPart, TransferS
 /// µs.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_micros(500);
 
+/// The number of attempts after which the device is asked whether it is lost.
+const ATTEMPTS: u32 = 1000;
+
 impl<D: StreamDevice> Ring<D> {
     /// Starts to read as [`read`](Ring::read) does, in the order of `stream`: the transfer begins
     /// after all work that the stream has now, and all work that it is given later waits until the
     /// transfer has ended. The stream itself copies, by a kernel.
     ///
     /// This call does not wait for the transfer. The first such call for a ring reserves a slot for
-    /// these transfers, and waits until one is free. The streams of a process are given at most 200
-    /// copies of slots at a time, since a queue of the GPU has room for few. The call waits until
-    /// all copies of this transfer were given: also for the transfer itself, if it is longer.
+    /// these transfers, and waits until one is free. The call returns once the copies of all slots
+    /// are enqueued. The streams of a process have at most 200 of them in the queues of the GPU, so
+    /// the call waits if there are more, and a transfer of more than 200 slots runs mostly within
+    /// the call.
     ///
     /// Later work also goes on after a transfer that has failed or was cancelled, which
     /// [`wait`](Transfer::wait) returns. A stream that is being captured, and a ring of one slot,
@@ -96,10 +100,10 @@ impl<D: StreamDevice> Ring<D> {
         core.stop_if_over(state);
         let after_streams = core.after_streams.clone();
         let begin: BeginTransfer = Box::new(move |result| after_streams.end_work(number, result));
-        let ordered = match holds {
+        let ordered = core.device.in_thread_of_program(|| match holds {
             true => self.hold(stream, (number, begin), state),
             false => core.device.begin_after(stream, begin).map(|()| core.after_streams.end_order(number)),
-        };
+        });
         if let Err(source) = ordered {
             let address = state.plan.part(0, 0, 0).map_or(0, |part| part.address);
             state.stop(TransferError::Device { address, source, landed: 0 });
@@ -120,8 +124,6 @@ impl<D: StreamDevice> Ring<D> {
         state: &Arc<TransferState>,
     ) -> Result<(), DeviceError> {
         let core = self.core();
-        core.reserve_slot()?;
-        let (_order, counted) = core.held.begin(state);
         let direction = match &state.endpoint {
             HostSide::Source(_) => CopyDirection::ToDevice,
             HostSide::Sink(_) => CopyDirection::ToHost,
@@ -131,14 +133,22 @@ impl<D: StreamDevice> Ring<D> {
             let why = format!("the transfer needs {count} copies: divide it into several");
             DeviceError::refused(core.device.name(), "ordering a transfer by a stream", why)
         })?;
-        let copies = Arc::new(core.device.new_copies(direction, count)?);
+        let copies = Arc::new(core.device.new_copies(stream, direction, count)?);
+        core.reserve_slot()?;
+        let (_order, counted) = core.held.begin(state);
         state.copy_in_stream(copies.clone());
         state.end_with(Box::new(EndedCopies::new(copies.clone(), counted)));
         core.device.begin_after(stream, begin)?;
         // The transfer begins while the stream is given the rest of its copies.
         core.after_streams.end_order(number);
-        while !core.device.give_copies(stream, &copies)? {
+        for attempt in 1_u32.. {
+            if core.device.give_copies(stream, &copies)? {
+                break;
+            }
             core.signal.wait_at_most(core.signal.epoch(), BETWEEN_ATTEMPTS);
+            if attempt.is_multiple_of(ATTEMPTS) {
+                core.ask_whether_lost()?;
+            }
         }
         let signal = core.signal.clone();
         core.device.give_end(stream, &copies, Box::new(move || signal.notify()))

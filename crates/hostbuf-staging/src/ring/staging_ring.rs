@@ -69,7 +69,7 @@ impl<D: CopyDevice> Ring<D> {
         let slots = (0..count).map(slot).collect::<Result<Box<[_]>, _>>()?;
         let shape = RingShape { slots: count, slot_bytes, piece_bytes, workers };
         let counters = CounterPage::new(&device.name(), shape).map_err(RingError::Counters)?;
-        let core = Arc::new(RingCore::new(device, slots, counters, Box::new(memory)));
+        let core = Arc::new(RingCore::new(device, slots, counters, (Box::new(memory), workers)));
         let observer: Weak<RingCore<D>> = Arc::downgrade(&core);
         own_ranges::observe(observer);
         let threads = worker::start(&core, workers).map_err(RingError::Threads)?;

@@ -64,14 +64,16 @@ impl StreamTransfers {
 
     /// Removes a transfer, unless it was taken.
     pub(super) fn remove(&self, number: u64) {
-        let removed = {
+        // A transfer is dropped outside the lock.
+        let _removed = {
             let mut waiting = self.waiting.lock().ignore_poison();
             let found = waiting.iter().position(|one| one.number == number);
-            found.map(|index| waiting.swap_remove(index))
+            let removed = found.map(|index| waiting.swap_remove(index));
+            if removed.as_ref().is_some_and(StreamTransfer::can_be_taken) {
+                self.ended.fetch_sub(1, Ordering::SeqCst);
+            }
+            removed
         };
-        if removed.is_some_and(|one| one.can_be_taken()) {
-            self.ended.fetch_sub(1, Ordering::SeqCst);
-        }
     }
 
     /// States that the work before a transfer has ended. It calls no device.
