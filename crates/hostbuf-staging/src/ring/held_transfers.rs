@@ -168,3 +168,46 @@ impl Drop for EndedCopies {
         self.copies.end();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::TransferError;
+    use crate::counters::{CounterPage, RingShape};
+    use crate::read_write_at::ReadAt;
+    use crate::transfer::HostSide;
+
+    struct EmptySource;
+
+    impl ReadAt for EmptySource {
+        fn name(&self) -> String {
+            "an empty source".into()
+        }
+
+        fn read_at(&self, _into: &mut [u8], _offset: u64) -> std::io::Result<usize> {
+            Ok(0)
+        }
+    }
+
+    #[test]
+    fn transfers_that_have_ended_leave_the_list() {
+        let shape = RingShape { slots: 1, slot_bytes: 4096, piece_bytes: 4096, workers: 1 };
+        let counters = Arc::new(CounterPage::new("a device", shape).unwrap());
+        let transfer = || {
+            let source = HostSide::Source(Arc::new(EmptySource));
+            Arc::new(TransferState::failed(source, TransferError::Forked, counters.clone()))
+        };
+        let held = HeldTransfers::default();
+        let (first, second) = (transfer(), transfer());
+        let (guard, of_first) = held.begin(&first);
+        drop(guard);
+        for _ in 0..100 {
+            let (guard, counted) = held.begin(&second);
+            drop((guard, counted));
+        }
+        assert!(held.transfers.lock().unwrap().len() <= 2);
+        assert!(held.are_pending() && Arc::ptr_eq(&held.oldest().unwrap(), &first));
+        drop(of_first);
+        assert!(!held.are_pending() && held.oldest().is_none());
+    }
+}

@@ -119,3 +119,52 @@ fn a_stream_goes_on_beside_a_transfer_that_only_begins_after_it() {
     device.resume();
     transfer.wait().expect("it is read");
 }
+
+#[test]
+fn the_oldest_transfer_that_blocks_a_stream_has_a_slot_of_its_own() {
+    let device = SimulatedDevice::new();
+    let ring = ring(device.clone(), 2, 2);
+    let stream = SimulatedStream::new();
+    let content = pattern(3 * SLOT + 5, 4);
+    let source = Arc::new(ByteSource::new(content.clone()));
+    let (memory, to) = target(content.len());
+    let (_others, of_others) = target(content.len());
+    // The first one reserves the slot.
+    let first = ring.read_on(&stream, source.clone(), 0, to.clone());
+    while !stream.run() {
+        std::thread::yield_now();
+    }
+    first.wait().expect("it is read");
+    // The other slot is in use until the device goes on.
+    device.fault(ring.counters().copies + 1, Fault::Hang);
+    let hanging = ring.read(source.clone(), 0, of_others.clone());
+    while !device.is_hanging() {
+        std::thread::yield_now();
+    }
+    let behind = ring.read(source.clone(), 0, of_others);
+    memory.fill(&vec![0; content.len()]);
+    let oldest = ring.read_on(&stream, source.clone(), 0, to.clone());
+    let next = ring.read_on(&stream, source, 0, to);
+    while !stream.run() {
+        std::thread::yield_now();
+    }
+    assert!(memory.content() == content && device.is_hanging() && !hanging.test());
+    for transfer in [oldest, next] {
+        transfer.wait().expect("it is read");
+    }
+    device.resume();
+    for transfer in [hanging, behind] {
+        transfer.wait().expect("it is read");
+    }
+}
+
+#[test]
+fn a_ring_of_one_slot_orders_nothing_by_a_stream() {
+    let ring = ring(SimulatedDevice::new(), 1, 1);
+    let stream = SimulatedStream::new();
+    let (_memory, to) = target(SLOT);
+    let error = ring.read_on(&stream, Arc::new(ByteSource::new(vec![1; SLOT])), 0, to).wait();
+    let error = error.expect_err("it is refused").to_string();
+    assert!(error.contains("make it with at least two"), "{error}");
+    assert!(stream.run(), "it has no work");
+}
