@@ -170,6 +170,10 @@ impl<D: CopyDevice> RingCore<D> {
     /// Waits for the oldest copy of the device, unless there is none or another thread waits for
     /// it. `epoch` is the one before the calling thread has looked for work.
     pub(super) fn wait_for_device(&self, epoch: u64) -> Waited {
+        if self.held.are_pending() {
+            // A copy may be behind a stream that waits for another slot.
+            return self.wait_for_streams(epoch);
+        }
         match self.device_wait.begin() {
             Begun::Alone => {}
             // That thread may find no copy, since this one was asking about it.
@@ -186,23 +190,6 @@ impl<D: CopyDevice> RingCore<D> {
         };
         self.device_wait.found();
         let range = ThreadRange::new(RangeName::WaitForDevice);
-        if self.held.are_pending() {
-            // The copy may be behind a stream that waits for another slot.
-            owned.start_copy();
-            let poll = || self.poll_stream_copies(epoch);
-            let has_ended = self.counters.time(PageWord::WaitingForDevice, poll);
-            drop(range);
-            self.device_wait.end();
-            // Another thread polls while this one asks the driver, or reads or writes.
-            if has_ended || self.slots.iter().any(|slot| self.is_copied_by_ring(slot)) {
-                self.signal.notify();
-            }
-            if self.held.is_check_due() {
-                self.signal.notify();
-                self.check_device();
-            }
-            return Waited::Again;
-        }
         let waited = self.counters.time(PageWord::WaitingForDevice, || self.device.wait(&slot.event));
         drop(range);
         self.device_wait.end();
@@ -212,8 +199,32 @@ impl<D: CopyDevice> RingCore<D> {
         Waited::Again
     }
 
+    /// Polls the copies of streams, unless there is no copy or another thread polls. A thread that
+    /// has begun to wait for the device before a stream waited may do so meanwhile.
+    fn wait_for_streams(&self, epoch: u64) -> Waited {
+        let poll = || {
+            if !self.slots.iter().any(|slot| slot.state.is_copying()) {
+                return None;
+            }
+            let _range = ThreadRange::new(RangeName::WaitForDevice);
+            let poll = || self.poll_stream_copies(epoch);
+            Some(self.counters.time(PageWord::WaitingForDevice, poll))
+        };
+        let Some(polled) = self.held.poll_alone(poll) else { return Waited::Beside };
+        let Some(has_work) = polled else { return Waited::NoCopy };
+        // Another thread polls while this one asks the driver, or reads or writes.
+        if has_work || self.slots.iter().any(|slot| self.is_copied_by_ring(slot)) {
+            self.signal.notify();
+        }
+        if self.held.is_check_due() {
+            self.signal.notify();
+            self.check_device();
+        }
+        Waited::Again
+    }
+
     /// Polls the copies of streams for a short time, and then sleeps for a short time. Returns
-    /// whether one has ended. It calls no driver, so it never waits for a stream.
+    /// whether there may be work now. It calls no driver, so it never waits for a stream.
     fn poll_stream_copies(&self, epoch: u64) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < POLLING {
@@ -223,7 +234,7 @@ impl<D: CopyDevice> RingCore<D> {
             yield_now();
         }
         self.signal.wait_at_most(epoch, BETWEEN_POLLS);
-        false
+        self.signal.epoch() != epoch
     }
 
     /// Goes on with a slot that a stream has copied.
