@@ -23,6 +23,11 @@ const COPIES: usize = 64;
 const POLLING: Duration = Duration::from_micros(200);
 /// The time for which it sleeps then.
 const BETWEEN_POLLS: Duration = Duration::from_micros(100);
+/// The number of such polls, after which the driver is asked for the copies of the ring's own
+/// stream. That wakes all threads.
+const ASKING: usize = 4;
+/// The number of polls after which the device is asked whether it is lost: about a second.
+const CHECKING: usize = 4096;
 
 /// The result of a wait for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,18 +116,19 @@ impl<D: CopyDevice> RingCore<D> {
         copies: &dyn StreamCopies,
     ) {
         let SlotRecord { transfer, number } = slot.record(owned);
+        let counter = match &transfer.endpoint {
+            HostSide::Source(_) => PageWord::ToDevice,
+            HostSide::Sink(_) => PageWord::FromDevice,
+        };
         for part in transfer.plan.copies(*number) {
             let host = slot.copied_memory(owned, part.memory.clone()).cast();
             let copy = DeviceCopy { host, bytes: part.bytes(), address: part.address };
+            // Before the copy, with which the transfer may end.
+            self.counters.add(PageWord::Copies, 1);
+            self.counters.add(counter, copy.bytes as u64);
             // SAFETY: nobody accesses the slot before its last copy has ended, and the record keeps
             // the memory of the device. The stream was given a copy for each part of the plan.
             slot.set_stream_copy(owned, unsafe { copies.start(&copy) });
-            self.counters.add(PageWord::Copies, 1);
-            let counter = match &transfer.endpoint {
-                HostSide::Source(_) => PageWord::ToDevice,
-                HostSide::Sink(_) => PageWord::FromDevice,
-            };
-            self.counters.add(counter, copy.bytes as u64);
         }
     }
 
@@ -212,12 +218,15 @@ impl<D: CopyDevice> RingCore<D> {
         };
         let Some(polled) = self.held.poll_alone(poll) else { return Waited::Beside };
         let Some(has_work) = polled else { return Waited::NoCopy };
+        let polls = self.held.count_poll();
+        let asks =
+            || polls.is_multiple_of(ASKING) && self.slots.iter().any(|slot| self.is_copied_by_ring(slot));
+        let is_check_due = polls.is_multiple_of(CHECKING);
         // Another thread polls while this one asks the driver, or reads or writes.
-        if has_work || self.slots.iter().any(|slot| self.is_copied_by_ring(slot)) {
+        if has_work || is_check_due || asks() {
             self.signal.notify();
         }
-        if self.held.is_check_due() {
-            self.signal.notify();
+        if is_check_due {
             self.check_device();
         }
         Waited::Again

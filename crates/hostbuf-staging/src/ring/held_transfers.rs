@@ -11,8 +11,6 @@ use crate::transfer::TransferState;
 
 /// No slot is reserved.
 const NO_SLOT: usize = usize::MAX;
-/// The number of polls after which the device is asked whether it is lost.
-const POLLS: usize = 4096;
 
 /// The transfers that block a stream, in the order in which their copies were enqueued.
 ///
@@ -92,10 +90,9 @@ impl HeldTransfers {
         transfers.front()?.transfer.upgrade()
     }
 
-    /// Counts a poll for copies that have ended, and returns whether the device is asked too, as
-    /// after about a second of polls.
-    pub(super) fn is_check_due(&self) -> bool {
-        self.polls.fetch_add(1, Ordering::Relaxed) % POLLS == POLLS - 1
+    /// Counts a poll for copies that have ended, and returns their number.
+    pub(super) fn count_poll(&self) -> usize {
+        self.polls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Asks the driver, unless another thread does: the call may wait for a thread that has a lock

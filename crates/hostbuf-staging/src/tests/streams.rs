@@ -68,7 +68,7 @@ fn a_stream_goes_on_after_a_transfer_that_fails_or_is_cancelled() {
     }
     assert!(matches!(failed.wait(), Err(TransferError::Io { .. })));
     // A lost device ends those that wait as well, and the stream goes on.
-    device.fault(ring.counters().copies + 1, Fault::Lose);
+    device.fault(device.requested() + 1, Fault::Lose);
     let lost = ring.read_on(&stream, good.clone(), 0, to.clone());
     let after = ring.read_on(&stream, good, 0, to);
     while !stream.run() {
@@ -136,7 +136,7 @@ fn the_oldest_transfer_that_blocks_a_stream_has_a_slot_of_its_own() {
     }
     first.wait().expect("it is read");
     // The other slot is in use until the device goes on.
-    device.fault(ring.counters().copies + 1, Fault::Hang);
+    device.fault(device.requested() + 1, Fault::Hang);
     let hanging = ring.read(source.clone(), 0, of_others.clone());
     while !device.is_hanging() {
         std::thread::yield_now();
