@@ -208,16 +208,23 @@ impl<D: CopyDevice> RingCore<D> {
     /// Polls the copies of streams, unless there is no copy or another thread polls. A thread that
     /// has begun to wait for the device before a stream waited may do so meanwhile.
     fn wait_for_streams(&self, epoch: u64) -> Waited {
-        let poll = || {
-            if !self.slots.iter().any(|slot| slot.state.is_copying()) {
-                return None;
-            }
-            let _range = ThreadRange::new(RangeName::WaitForDevice);
-            let poll = || self.poll_stream_copies(epoch);
-            Some(self.counters.time(PageWord::WaitingForDevice, poll))
-        };
-        let Some(polled) = self.held.poll_alone(poll) else { return Waited::Beside };
-        let Some(has_work) = polled else { return Waited::NoCopy };
+        let polling = &self.held.polling;
+        match polling.begin() {
+            Begun::Alone => {}
+            // That thread may find no copy, since this one has begun one meanwhile.
+            Begun::BesideSearch => return Waited::Again,
+            Begun::BesideWait => return Waited::Beside,
+        }
+        if !self.slots.iter().any(|slot| slot.state.is_copying()) {
+            polling.end();
+            return Waited::NoCopy;
+        }
+        polling.found();
+        let range = ThreadRange::new(RangeName::WaitForDevice);
+        let poll = || self.poll_stream_copies(epoch);
+        let has_work = self.counters.time(PageWord::WaitingForDevice, poll);
+        drop(range);
+        polling.end();
         let polls = self.held.count_poll();
         let asks =
             || polls.is_multiple_of(ASKING) && self.slots.iter().any(|slot| self.is_copied_by_ring(slot));

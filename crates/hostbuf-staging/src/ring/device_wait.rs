@@ -1,4 +1,4 @@
-//! The one thread of a ring that waits for the device.
+//! The one thread of a ring that waits for the device, or polls copies of streams.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -9,7 +9,8 @@ const SEARCHING: u8 = 1;
 /// A thread waits for the device, and notifies the others afterwards.
 const WAITING: u8 = 2;
 
-/// The state of the one thread of a ring that waits for the device.
+/// The state of the one thread of a ring that waits for the device, or of the one that polls copies
+/// of streams.
 #[derive(Debug, Default)]
 pub(super) struct DeviceWait(AtomicU8);
 

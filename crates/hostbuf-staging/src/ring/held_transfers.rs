@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use hostbuf_os::poison::IgnorePoison;
 
+use super::device_wait::DeviceWait;
 use crate::device::StreamCopies;
 use crate::transfer::TransferState;
 
@@ -31,8 +32,8 @@ pub(super) struct HeldTransfers {
     reserving: Arc<AtomicUsize>,
     /// The number of polls for copies that have ended.
     polls: AtomicUsize,
-    /// True while a thread polls.
-    is_polling: AtomicBool,
+    /// The one thread that polls.
+    pub(super) polling: DeviceWait,
     /// True while a thread asks the driver.
     is_asking: AtomicBool,
 }
@@ -52,7 +53,7 @@ impl Default for HeldTransfers {
             reserved: AtomicUsize::new(NO_SLOT),
             reserving: Arc::default(),
             polls: AtomicUsize::new(0),
-            is_polling: AtomicBool::new(false),
+            polling: DeviceWait::default(),
             is_asking: AtomicBool::new(false),
         }
     }
@@ -98,12 +99,12 @@ impl HeldTransfers {
     /// Asks the driver, unless another thread does: the call may wait for a thread that has a lock
     /// of the driver, and that waits for a stream.
     pub(super) fn ask<R>(&self, ask: impl FnOnce() -> R) -> Option<R> {
-        alone(&self.is_asking, ask)
-    }
-
-    /// Polls the copies of streams, unless another thread does.
-    pub(super) fn poll_alone<R>(&self, poll: impl FnOnce() -> R) -> Option<R> {
-        alone(&self.is_polling, poll)
+        if self.is_asking.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let answer = ask();
+        self.is_asking.store(false, Ordering::Release);
+        Some(answer)
     }
 
     /// Returns the index of the slot that only the oldest transfer uses.
@@ -127,16 +128,6 @@ impl HeldTransfers {
     pub(super) fn is_reserving(&self) -> bool {
         self.reserving.load(Ordering::SeqCst) > 0
     }
-}
-
-/// Calls a function, unless another thread does.
-fn alone<R>(is_taken: &AtomicBool, function: impl FnOnce() -> R) -> Option<R> {
-    if is_taken.swap(true, Ordering::Acquire) {
-        return None;
-    }
-    let answer = function();
-    is_taken.store(false, Ordering::Release);
-    Some(answer)
 }
 
 /// A thread that looks for a slot to reserve it.
