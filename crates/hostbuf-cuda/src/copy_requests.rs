@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the memory is read by kernels, and never freed")]
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use hostbuf_os::forking::hold_around_fork;
@@ -28,21 +28,13 @@ const COPIED: usize = 1;
 #[repr(C, align(4096))]
 struct WordPage([AtomicU64; PAGE_WORDS]);
 
-/// The state of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-enum MemoryState {
-    Free = 0,
-    InUse = 1,
-}
-
 /// The memory of the requests of one object. It stays until the process ends, since a stream may
 /// read it later than the user of the object has dropped that. It is used again only when the
 /// stream has come past it.
 pub(crate) struct CopyRequests {
     words: &'static [WordPage],
     device_address: u64,
-    state: AtomicU32,
+    is_free: AtomicBool,
     /// The error of the context that the stream has reported, or 0.
     error: AtomicU32,
 }
@@ -91,8 +83,8 @@ impl CopyRequests {
         // A kernel before 5.12 would give this process other pages after a fork.
         // SAFETY: whole pages that are never freed, and whose content stays.
         let _ = unsafe { madvise(NonNull::from(&*pages).cast(), bytes, MmapAdvise::MADV_DONTFORK) };
-        let state = AtomicU32::new(MemoryState::InUse as u32);
-        Ok(CopyRequests { words: Box::leak(pages), device_address, state, error: AtomicU32::new(0) })
+        let (is_free, error) = (AtomicBool::new(false), AtomicU32::new(0));
+        Ok(CopyRequests { words: Box::leak(pages), device_address, is_free, error })
     }
 
     fn has_room(&self, words: usize) -> bool {
@@ -100,8 +92,7 @@ impl CopyRequests {
     }
 
     fn try_use(&self) -> bool {
-        let (free, in_use) = (MemoryState::Free as u32, MemoryState::InUse as u32);
-        self.state.compare_exchange(free, in_use, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.is_free.swap(false, Ordering::Acquire)
     }
 
     fn reset(&self, words: usize) {
@@ -166,7 +157,7 @@ impl CopyRequests {
     pub(crate) fn pass(&self, error: Option<u32>) {
         match error {
             Some(code) => self.error.store(code, Ordering::Release),
-            None => self.state.store(MemoryState::Free as u32, Ordering::Release),
+            None => self.is_free.store(true, Ordering::Release),
         }
     }
 
