@@ -141,9 +141,13 @@ fn nothing_is_kept_while_the_monitor_is_unsound() {
         }
         assert!(begun.elapsed() < Duration::from_secs(10));
     });
-    // The change has ended and its event was read, so requests hit as before.
-    let again = get().stamp();
-    assert_eq!((get().stamp(), cache.stats().unproven), (again, 4));
+    // The change has ended, so requests hit as before, once the monitor has applied its event: a
+    // thread without a core may need a while for that, and requests meanwhile register for their
+    // leases only.
+    let ended = Instant::now();
+    while get().stamp() != get().stamp() {
+        assert!(ended.elapsed() < Duration::from_secs(10), "{:?}", cache.stats());
+    }
 }
 
 #[test]
