@@ -25,6 +25,7 @@ use super::report::Report;
 use super::spec::Spec;
 use super::tensors::LoadedTensors;
 use super::thread_error::unstarted_thread;
+use super::timed_error::TimedError;
 use crate::lookup;
 
 /// The interval at which an agent with missing ranks exchanges its state with the other agents.
@@ -155,7 +156,7 @@ struct Agreed {
 /// The place where the phases stopped.
 enum Stop {
     /// This agent, and the others do not know the error yet.
-    Here(JobError),
+    Here(TimedError),
     /// Another agent, which will report its error.
     There,
     /// All agents, with the same error.
@@ -190,11 +191,14 @@ fn agree(
     };
     let own = match stop {
         Stop::Everywhere(error) => return Err(error),
-        Stop::Here(error) => Err(error),
-        Stop::There => Ok(()),
+        Stop::Here(error) => Some(error),
+        // This host may have lost a rank before the other one.
+        Stop::There => server.events.try_iter().find_map(|event| match event {
+            Event::Lost(error) => Some(error),
+            _ => None,
+        }),
     };
-    JobError::all_or_first(group, own)?;
-    Err(Error::Collective { operation: "agree", why: "an agent stopped without a message".into() }.into())
+    Err(TimedError::first(group, own))
 }
 
 /// Runs the phases one after another until one stops.
@@ -242,7 +246,7 @@ fn steps(
     } else {
         event(server).and_then(|event| match event {
             Event::Mapped => Ok(()),
-            _ => Err(JobError::new(ErrorClass::Lost, "the ranks sent an unexpected answer")),
+            _ => Err(JobError::new(ErrorClass::Lost, "the ranks sent an unexpected answer").into()),
         })
     };
     together(group, mapped)?;
@@ -284,7 +288,7 @@ fn watch(page: &ControlPage, buffers: Vec<String>) {
 }
 
 /// Returns the result of this agent if all agents have succeeded. Collective.
-fn together<T, E: Into<JobError>>(
+fn together<T, E: Into<TimedError>>(
     group: &dyn Collective,
     result: std::result::Result<T, E>,
 ) -> std::result::Result<T, Stop> {
@@ -298,11 +302,11 @@ fn together<T, E: Into<JobError>>(
 }
 
 /// Returns the server's next event; the loss of a rank is an error.
-fn event(server: &ServerHandle) -> std::result::Result<Event, JobError> {
+fn event(server: &ServerHandle) -> std::result::Result<Event, TimedError> {
     match server.events.recv() {
         Ok(Event::Lost(error)) => Err(error),
         Ok(event) => Ok(event),
-        Err(_) => Err(is_ending()),
+        Err(_) => Err(is_ending().into()),
     }
 }
 
@@ -338,7 +342,7 @@ fn gather(
     let mut late = None;
     let mut arrivals = (0, Instant::now());
     loop {
-        let mut lost: Option<JobError> = late.take();
+        let mut lost: Option<TimedError> = late.take();
         if here.is_none() {
             match server.events.recv_timeout(EXCHANGE_INTERVAL) {
                 Ok(Event::Present { ranks, size, uncovered: of_these }) => {
@@ -347,7 +351,7 @@ fn gather(
                 }
                 Ok(Event::Lost(error)) => lost = Some(error),
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => lost = Some(is_ending()),
+                Err(RecvTimeoutError::Disconnected) => lost = Some(is_ending().into()),
             }
         } else if group.size() > 1 {
             // A rank of this host may be lost while the agent waits for the other hosts.
@@ -395,7 +399,7 @@ fn gather(
                 sizes / knowing,
                 limit.as_secs()
             );
-            late = Some(JobError::new(ErrorClass::Lost, why));
+            late = Some(JobError::new(ErrorClass::Lost, why).into());
         }
         if here.is_some() {
             std::thread::sleep(EXCHANGE_INTERVAL / 10);
@@ -414,14 +418,14 @@ struct JobElectorate<'a> {
 
 impl JobElectorate<'_> {
     /// Asks the ranks of this host.
-    fn ask(&mut self, question: Question) -> std::result::Result<Answer, JobError> {
+    fn ask(&mut self, question: Question) -> std::result::Result<Answer, TimedError> {
         if self.ranks == 0 {
             return Ok(Answer { mask: u64::MAX, hole: 0, refusal: None });
         }
         self.server.order(Order::Ask(question));
         match event(self.server)? {
             Event::Answered(answer) => Ok(answer),
-            _ => Err(JobError::new(ErrorClass::Attach, "the ranks sent an unexpected answer")),
+            _ => Err(JobError::new(ErrorClass::Attach, "the ranks sent an unexpected answer").into()),
         }
     }
 

@@ -24,7 +24,10 @@ mod server;
 pub mod spec;
 pub mod stack;
 pub mod tensors;
+#[cfg(test)]
+mod thread_agents;
 mod thread_error;
+mod timed_error;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;

@@ -11,6 +11,8 @@ use hostbuf_protocol::candidates::Ballot;
 use hostbuf_protocol::message::Message;
 use nix::sys::eventfd::EventFd;
 
+use super::timed_error::TimedError;
+
 /// A request of the coordinator.
 pub(super) enum Order {
     /// Send this question to all ranks of this host.
@@ -63,7 +65,7 @@ pub(super) enum Event {
     /// All ranks of this host have been told to run.
     Released,
     /// A rank is lost, or cannot continue.
-    Lost(JobError),
+    Lost(TimedError),
 }
 
 /// The combined answer of all ranks of a host.

@@ -1,73 +1,23 @@
 //! Loads of a file by hosts that are threads of this process.
 
-use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex};
 
 use hostbuf::job::Collective;
-use hostbuf::{ErrorClass, JobError, Result};
+use hostbuf::{ErrorClass, JobError};
 use nix::sys::uio::pread;
 
 use super::file_load::FileLoad;
 use super::input_file::InputFile;
 use super::loaded_file::LoadedFile;
 use super::window_share::{WINDOW, WindowShare};
+use crate::thread_agents::{Broadcast, ThreadAgent};
 
 const HOSTS: usize = 2;
 /// The length of the file, which has three rounds of a window of each host.
 const BYTES: u64 = 4 * WINDOW + 4097;
-
-/// A function that gets the rank of an agent, the number of a broadcast, and its bytes after it.
-type Broadcast<'t> = &'t (dyn Fn(usize, usize, &mut [u8]) + Sync);
-
-/// One thread of this process as the agent of a host.
-struct ThreadAgent<'t> {
-    rank: usize,
-    parts: &'t Mutex<Vec<Vec<u8>>>,
-    all: &'t Barrier,
-    broadcasts: Cell<usize>,
-    after_broadcast: Broadcast<'t>,
-}
-
-impl ThreadAgent<'_> {
-    fn exchange(&self, own: &[u8]) -> Vec<Vec<u8>> {
-        self.parts.lock().unwrap()[self.rank] = own.to_vec();
-        self.all.wait();
-        let all = self.parts.lock().unwrap().clone();
-        self.all.wait();
-        all
-    }
-}
-
-impl Collective for ThreadAgent<'_> {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn size(&self) -> usize {
-        HOSTS
-    }
-
-    fn all_gather(&self, own: &[u8], all: &mut [u8]) -> Result<()> {
-        all.copy_from_slice(&self.exchange(own).concat());
-        Ok(())
-    }
-
-    fn broadcast(&self, bytes: &mut [u8], root: usize) -> Result<()> {
-        let own = if self.rank == root { &*bytes } else { &[] };
-        bytes.copy_from_slice(&self.exchange(own)[root]);
-        let number = self.broadcasts.replace(self.broadcasts.get() + 1);
-        (self.after_broadcast)(self.rank, number, bytes);
-        Ok(())
-    }
-
-    fn split(&self, _: usize) -> Result<Box<dyn Collective>> {
-        unreachable!("no test splits")
-    }
-}
 
 /// A file of which no window begins with a zero, and a memory file of each host.
 struct ExchangedFile {
@@ -87,20 +37,13 @@ impl ExchangedFile {
 
     /// Loads the file on all hosts. Returns the number of bytes that each has read.
     fn load(&self, after_broadcast: Broadcast<'_>) -> Vec<std::result::Result<u64, JobError>> {
-        let (parts, all) = (Mutex::new(vec![Vec::new(); HOSTS]), Barrier::new(HOSTS));
         let hosts = ["h0".to_owned(), "h1".to_owned()];
         let input = InputFile::find(&self.path).unwrap();
-        let load = |rank: usize| {
-            let broadcasts = Cell::new(0);
-            let group = ThreadAgent { rank, parts: &parts, all: &all, broadcasts, after_broadcast };
-            let share = WindowShare::new(rank, HOSTS, 0);
-            let file = &self.memory[rank];
-            let load = FileLoad { group: &group, hosts: &hosts, input: &input, file, share };
+        ThreadAgent::run(HOSTS, after_broadcast, |group| {
+            let share = WindowShare::new(group.rank(), HOSTS, 0);
+            let file = &self.memory[group.rank()];
+            let load = FileLoad { group, hosts: &hosts, input: &input, file, share };
             load.run(&mut |done| assert!(done <= BYTES)).map(|(_, own)| own)
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..HOSTS).map(|rank| scope.spawn(move || load(rank))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
     }
 

@@ -66,6 +66,6 @@ impl Server {
                  missing): check whether the engine has started it under `hostbuf exec`, {remedy}"
             )
         };
-        let _ = self.events.send(Event::Lost(JobError::new(ErrorClass::Lost, message)));
+        let _ = self.events.send(Event::Lost(JobError::new(ErrorClass::Lost, message).into()));
     }
 }

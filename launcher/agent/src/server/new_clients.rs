@@ -143,6 +143,6 @@ impl Server {
         } else {
             format!("the agent on {host} cannot accept the ranks of this host: {error}")
         };
-        let _ = self.events.send(Event::Lost(JobError::new(ErrorClass::Os, message)));
+        let _ = self.events.send(Event::Lost(JobError::new(ErrorClass::Os, message).into()));
     }
 }

@@ -182,6 +182,6 @@ impl Server {
         if is_first && has_launcher && !self.coordinator_handles_losses.load(Ordering::Relaxed) {
             Report::Failed(error.clone()).print();
         }
-        let _ = self.events.send(Event::Lost(error));
+        let _ = self.events.send(Event::Lost(error.into()));
     }
 }
