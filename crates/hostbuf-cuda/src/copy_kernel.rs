@@ -19,8 +19,8 @@ use crate::cuda_stream::BorrowedStream;
 const PTX: &str = include_str!("copy_kernel.ptx");
 /// The name of the function in it.
 const NAME: &str = "hostbuf_copy";
-/// The blocks of a copy, and the threads of a block. Each thread has four loads of 16 bytes on
-/// their way, together 256 KiB. On an H100 that is 49 GB/s, and so are more blocks; each one adds a
+/// The blocks of a copy, and the threads of a block. Each thread has four loads of 16 bytes in
+/// flight, together 256 KiB. On an H100 that is 49 GB/s, and so are more blocks; each one adds a
 /// load of the request, which takes about 1 µs.
 const BLOCKS: c_uint = 8;
 const THREADS: c_uint = 512;
@@ -58,7 +58,7 @@ impl CopyKernel {
         if !gpu.supports(GpuFeature::HostAddresses) {
             return Err(CudaError::invalid(format!(
                 "a kernel on {gpu} cannot use addresses of host memory, so it cannot copy in the order of a stream: \
-                 let the stream go on meanwhile"
+                 use the transfers that begin after a stream (pread_after, pwrite_after)"
             )));
         }
         let functions = context.driver().functions().kernels()?;
@@ -82,14 +82,15 @@ impl CopyKernel {
         KERNELS.lock().ignore_poison().retain(|(known, _)| known != context);
     }
 
-    /// Lets a stream copy what the request at an address of the GPU says when it comes to it.
+    /// Enqueues the copy that the request at an address of the GPU states when the stream executes
+    /// this.
     ///
     /// # Errors
     /// The driver's.
     ///
     /// # Safety
-    /// The request exists until the stream has executed this, and is valid when the stream comes to
-    /// it: the ranges exist, and nothing else accesses them.
+    /// The request exists until the stream has executed this, and is valid when the stream begins
+    /// to: the ranges exist, and nothing else accesses them.
     pub(crate) unsafe fn launch(self, stream: &BorrowedStream, request: u64) -> Result<(), CudaError> {
         let functions = stream.context().driver().functions().kernels()?;
         let mut request = request;

@@ -20,7 +20,7 @@ const PAGE_WORDS: usize = 4096 / size_of::<AtomicU64>();
 /// The number of words of a request: the address to which the bytes are copied, the address from
 /// which they are copied, their number, and 1 once the request has been made.
 const REQUEST_WORDS: usize = 4;
-/// The word for which the stream waits behind all requests.
+/// The word for which the stream waits after all requests.
 const END: usize = 0;
 /// The word that has the number of copies that have ended.
 const COPIED: usize = 1;
@@ -28,9 +28,9 @@ const COPIED: usize = 1;
 #[repr(C, align(4096))]
 struct WordPage([AtomicU64; PAGE_WORDS]);
 
-/// The memory of the requests of one object. It stays until the process ends, since a stream may
-/// read it later than the user of the object has dropped that. It is used again only when the
-/// stream has come past it.
+/// The memory of the requests of one `DeferredCopies`. It stays until the process ends, since a
+/// stream may read it after the `DeferredCopies` was dropped. It is reused only after the stream
+/// has executed the end.
 pub(crate) struct CopyRequests {
     words: &'static [WordPage],
     device_address: u64,
@@ -122,7 +122,7 @@ impl CopyRequests {
         self.word(first + 3).store(1, Ordering::SeqCst);
     }
 
-    /// Lets the stream come past the end.
+    /// Lets the stream execute the end.
     pub(crate) fn end(&self) {
         self.word(END).store(1, Ordering::SeqCst);
     }
@@ -142,7 +142,7 @@ impl CopyRequests {
         self.address(CopyRequests::first_word(request) + 3)
     }
 
-    /// Returns the address of the 32 bits that become 1 when the stream may come past the end.
+    /// Returns the address of the 32 bits that become 1 when the stream may execute the end.
     pub(crate) fn end_address(&self) -> u64 {
         self.address(END)
     }
@@ -152,9 +152,9 @@ impl CopyRequests {
         self.address(COPIED)
     }
 
-    /// States that the stream has come past all requests: with the error of its context, or the
-    /// memory is free. It calls no driver.
-    pub(crate) fn pass(&self, error: Option<u32>) {
+    /// States that the stream has executed the end. Keeps the error of its context, or makes the
+    /// memory free. It calls no driver.
+    pub(crate) fn finish(&self, error: Option<u32>) {
         match error {
             Some(code) => self.error.store(code, Ordering::Release),
             None => self.is_free.store(true, Ordering::Release),

@@ -125,7 +125,7 @@ impl CudaEvent {
     /// destroyed it, so the maker keeps it as long as anybody may use it.
     ///
     /// # Errors
-    /// The driver's, also if this process itself made the event.
+    /// The driver's, including if this process itself made the event.
     #[doc(alias = "cuIpcOpenEventHandle")]
     pub fn import(context: &CudaContext, handle: [u8; 64]) -> Result<CudaEvent, CudaError> {
         let functions = context.driver().functions().events()?;
@@ -142,11 +142,11 @@ impl CudaEvent {
         self.handle as sys::CUevent
     }
 
-    /// Records the work that `stream` has been given so far. The event forgets what it recorded
+    /// Records the work that was enqueued on `stream` so far. The event forgets what it recorded
     /// before.
     ///
     /// # Errors
-    /// The driver's, also if the stream belongs to another context.
+    /// The driver's, including if the stream belongs to another context.
     #[doc(alias = "cuEventRecord")]
     pub fn record(&self, stream: &BorrowedStream) -> Result<(), CudaError> {
         // SAFETY: both handles are valid as long as their owners live.

@@ -17,22 +17,23 @@ use crate::cuda_code::CudaCode;
 use crate::cuda_context::CudaContext;
 use crate::cuda_error::CudaError;
 use crate::cuda_stream::{BorrowedStream, StreamHandle};
-use crate::given_copies::GivenCopies;
+use crate::enqueued_copies::EnqueuedCopies;
 
 /// The number of objects that have not ended.
 static PENDING: AtomicUsize = AtomicUsize::new(0);
+
 /// The copies of a stream whose addresses are supplied after they are enqueued. The stream does
 /// them in its order, each when it was [started](DeferredCopies::start), and its later work waits
 /// until this [ends](DeferredCopies::end) or is dropped.
 ///
-/// A copy of another stream, which this one then waits for, would be different: the driver has few
+/// A copy on another stream, for which this one then waits, could deadlock: the driver has few
 /// queues for copies in each direction (an H100 with driver 580 has four) and divides all streams
-/// among them. A copy may come to be behind a waiting stream in its queue, and would never start if
-/// that stream waited for it. These copies are work of the waiting stream itself, done by a kernel,
-/// so each is behind earlier work only.
+/// among them. A copy may be queued after work of a waiting stream, and would never start if that
+/// stream waited for it. These copies are work of the waiting stream itself, done by a kernel, so
+/// each comes after earlier work only.
 ///
-/// [`BorrowedStream::give_copies`] gives the stream the copies, by several calls if there are many,
-/// and [`BorrowedStream::give_end`] the wait for the end.
+/// [`BorrowedStream::enqueue_copies`] enqueues the copies, by several calls if there are many, and
+/// [`BorrowedStream::enqueue_end`] the wait for the end.
 #[must_use = "the stream waits only as long as this lives"]
 pub struct DeferredCopies {
     context: CudaContext,
@@ -40,84 +41,84 @@ pub struct DeferredCopies {
     requests: Arc<CopyRequests>,
     count: u32,
     started: AtomicU32,
-    giving: Mutex<Giving>,
-    /// The number of copies whose kernel the stream was given.
+    enqueue_state: Mutex<EnqueueState>,
+    /// The number of copies whose kernel was enqueued.
     launched: AtomicU32,
-    /// The number of copies that the stream was given.
-    given: AtomicU32,
-    in_queues: Arc<GivenCopies>,
-    /// The error of giving the copy behind those.
+    /// The number of copies that were enqueued.
+    enqueued: AtomicU32,
+    in_queues: Arc<EnqueuedCopies>,
+    /// The error of enqueuing the copy after those.
     refused: OnceLock<CudaError>,
     has_ended: AtomicBool,
 }
 
-/// The state of giving copies to a stream.
+/// The state of the calls that enqueue copies on a stream.
 #[derive(Debug, Default)]
-struct Giving {
+struct EnqueueState {
     /// The stream, from the first call of the driver on.
     stream: Option<StreamHandle>,
     has_end: bool,
 }
 
 impl BorrowedStream {
-    /// Gives the stream those of the copies that it was not given, or the first ones of them if the
-    /// streams of the process were given many that they have not done. Returns whether the stream
-    /// was given all. It then [gets the end](BorrowedStream::give_end); otherwise the caller tries
-    /// again later.
+    /// Enqueues those of the copies that were not enqueued, or only the first ones of them if the
+    /// streams of the process have many copies that have not ended. Returns whether all copies were
+    /// enqueued. The caller then [enqueues the end](BorrowedStream::enqueue_end); otherwise it
+    /// tries again later.
     ///
     /// The driver does not know what the stream waits for. So nothing that a thread does before it
     /// starts the copies and ends the object may wait for this stream, or for one that waits for
     /// it.
     ///
     /// # Errors
-    /// The driver's, also those of the copies that were started and not given.
-    /// [`CudaError::Invalid`] if another stream was given some, or this one was given the end.
+    /// The driver's, which is then also the error of the copies that were started and not enqueued.
+    /// [`CudaError::Invalid`] if copies were enqueued on another stream, or their end on this one.
     #[doc(alias = "cuStreamWaitValue32")]
     #[doc(alias = "cuStreamWriteValue32")]
-    pub fn give_copies(&self, copies: &DeferredCopies) -> Result<bool, CudaError> {
-        let mut giving = copies.giving(self)?;
+    pub fn enqueue_copies(&self, copies: &DeferredCopies) -> Result<bool, CudaError> {
+        let mut state = copies.enqueue_state(self)?;
         if copies.has_ended.load(Ordering::SeqCst) {
             // They copy nothing, and wait for nothing.
             return Ok(true);
         }
-        let given = copies.given.load(Ordering::Relaxed);
-        let on_their_way = given - copies.requests.copied().min(given);
-        let room = copies.in_queues.take_room(on_their_way as usize, (copies.count - given) as usize);
-        for number in given..given + room as u32 {
-            giving.stream = Some(self.handle());
-            copies.give(self, number).inspect_err(|error| copies.refuse(error))?;
-            copies.given.store(number + 1, Ordering::Release);
+        let enqueued = copies.enqueued.load(Ordering::Relaxed);
+        let in_flight = enqueued - copies.requests.copied().min(enqueued);
+        let room = copies.in_queues.take_room(in_flight as usize, (copies.count - enqueued) as usize);
+        for number in enqueued..enqueued + room as u32 {
+            state.stream = Some(self.handle());
+            copies.enqueue(self, number).inspect_err(|error| copies.refuse(error))?;
+            copies.enqueued.store(number + 1, Ordering::Release);
         }
-        Ok(given + room as u32 == copies.count)
+        Ok(enqueued + room as u32 == copies.count)
     }
 
-    /// Lets all later work on the stream wait until `copies` have ended. `passed` is called by a
-    /// thread of the driver when the stream has come past that, also with an error of the context;
-    /// it must not call the driver, not even by a destructor, and must not panic.
+    /// Lets all later work on the stream wait until `copies` have ended. A thread of the driver
+    /// calls `executed` when the stream has executed the end, even after an error of the context.
+    /// The function must not call the driver, not even by a destructor, and must not panic.
     ///
     /// # Errors
-    /// As [`give_copies`](BorrowedStream::give_copies).
-    pub fn give_end(
+    /// As [`enqueue_copies`](BorrowedStream::enqueue_copies).
+    pub fn enqueue_end(
         &self,
         copies: &DeferredCopies,
-        passed: impl FnOnce() + Send + 'static,
+        executed: impl FnOnce() + Send + 'static,
     ) -> Result<(), CudaError> {
-        let mut giving = copies.giving(self)?;
-        *giving = Giving { stream: Some(self.handle()), has_end: true };
+        let mut state = copies.enqueue_state(self)?;
+        *state = EnqueueState { stream: Some(self.handle()), has_end: true };
         let (requests, in_queues) = (copies.requests.clone(), copies.in_queues.clone());
-        let given = copies.wait(self, requests.end_address()).and_then(|()| {
+        let enqueued = copies.wait(self, requests.end_address()).and_then(|()| {
             self.call_after(move |error| {
-                requests.pass(error.map(CudaCode::number));
+                requests.finish(error.map(CudaCode::number));
                 in_queues.give_back();
-                passed();
+                executed();
             })
         });
-        given.inspect_err(|error| copies.refuse(error))
+        enqueued.inspect_err(|error| copies.refuse(error))
     }
 }
 
 impl DeferredCopies {
-    /// Makes `count` copies, which no stream was given.
+    /// Makes `count` copies, none of which is enqueued.
     ///
     /// # Errors
     /// [`CudaError::MissingFunction`] before CUDA 11.7, [`CudaError::Invalid`] if kernels cannot
@@ -133,27 +134,32 @@ impl DeferredCopies {
             requests,
             count,
             started: AtomicU32::new(0),
-            giving: Mutex::default(),
+            enqueue_state: Mutex::default(),
             launched: AtomicU32::new(0),
-            given: AtomicU32::new(0),
+            enqueued: AtomicU32::new(0),
             in_queues: Arc::default(),
             refused: OnceLock::new(),
             has_ended: AtomicBool::new(false),
         })
     }
 
-    /// Begins to give a stream copies.
-    fn giving(&self, stream: &BorrowedStream) -> Result<MutexGuard<'_, Giving>, CudaError> {
+    /// Locks the state for a call that enqueues on `stream`.
+    ///
+    /// # Errors
+    /// [`CudaError::Invalid`] for another stream or context, and after the end was enqueued.
+    fn enqueue_state(&self, stream: &BorrowedStream) -> Result<MutexGuard<'_, EnqueueState>, CudaError> {
         // No lock of a parent is taken.
         drop(self.context.make_current()?);
-        let giving = self.giving.lock().ignore_poison();
-        let is_other = giving.stream.is_some_and(|known| known != stream.handle());
-        if is_other || giving.has_end || *stream.context() != self.context {
+        let state = self.enqueue_state.lock().ignore_poison();
+        let is_other = state.stream.is_some_and(|known| known != stream.handle());
+        if is_other || state.has_end || *stream.context() != self.context {
             return Err(CudaError::invalid(
-                "deferred copies belong to one stream of their context, and come before their end".into(),
+                "the copies cannot be enqueued: they were enqueued on another stream, the stream belongs to another context, \
+                 or their end is already enqueued"
+                    .into(),
             ));
         }
-        Ok(giving)
+        Ok(state)
     }
 
     /// Returns whether a stream of this process may be waiting for an object.
@@ -172,8 +178,8 @@ impl DeferredCopies {
         })
     }
 
-    /// Gives a stream one copy.
-    fn give(&self, stream: &BorrowedStream, number: u32) -> Result<(), CudaError> {
+    /// Enqueues one copy.
+    fn enqueue(&self, stream: &BorrowedStream, number: u32) -> Result<(), CudaError> {
         let functions = stream.context().driver().functions().stream_waits()?;
         self.wait(stream, self.requests.made_address(number))?;
         // SAFETY: the request is never freed. It is of no bytes unless `start` makes it.
@@ -185,7 +191,7 @@ impl DeferredCopies {
         })
     }
 
-    /// Keeps the error of a copy that the stream was not given.
+    /// Keeps the error of a copy that could not be enqueued.
     fn refuse(&self, error: &CudaError) {
         let _ = self.refused.set(error.clone());
         self.in_queues.give_back();
@@ -206,7 +212,7 @@ impl DeferredCopies {
     /// are copied.
     pub unsafe fn start(&self, copy: BatchedCopy) -> u32 {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
-        assert!(number < self.count, "a stream was given {} copies, which were all started", self.count);
+        assert!(number < self.count, "all {} copies were started", self.count);
         self.requests.make(number, copy);
         number
     }
@@ -226,15 +232,15 @@ impl DeferredCopies {
     /// Returns whether a copy has ended.
     ///
     /// # Errors
-    /// The error of the context, and for a copy that the stream was not given that of
-    /// [`give_copies`](BorrowedStream::give_copies). If the context is destroyed, the copy never
-    /// ends, and there is no error: an event of the context has one.
+    /// The error of the context, and for a copy that could not be enqueued that of
+    /// [`enqueue_copies`](BorrowedStream::enqueue_copies). If the context is destroyed, the copy
+    /// never ends, and there is no error: an event of the context has one.
     pub fn has_ended(&self, number: u32) -> Result<bool, CudaError> {
         if self.requests.copied() > number {
             return Ok(true);
         }
         if let Some(error) = self.refused.get()
-            && number >= self.given.load(Ordering::Acquire)
+            && number >= self.enqueued.load(Ordering::Acquire)
         {
             return Err(error.clone());
         }
@@ -248,7 +254,7 @@ impl DeferredCopies {
     /// refused a part of it.
     #[must_use]
     pub fn is_abandoned(&self, number: u32) -> bool {
-        let is_refused = self.refused.get().is_some() && number >= self.given.load(Ordering::Acquire);
+        let is_refused = self.refused.get().is_some() && number >= self.enqueued.load(Ordering::Acquire);
         is_refused && number < self.launched.load(Ordering::Acquire)
     }
 }
@@ -266,12 +272,12 @@ impl fmt::Debug for DeferredCopies {
 impl Drop for DeferredCopies {
     fn drop(&mut self) {
         self.end();
-        let giving = self.giving.get_mut().ignore_poison();
-        if giving.stream.is_none() {
+        let state = self.enqueue_state.get_mut().ignore_poison();
+        if state.stream.is_none() {
             // No stream reads the memory.
-            self.requests.pass(None);
+            self.requests.finish(None);
         }
-        if !giving.has_end && !self.context.is_inherited() {
+        if !state.has_end && !self.context.is_inherited() {
             self.in_queues.give_back();
         }
     }

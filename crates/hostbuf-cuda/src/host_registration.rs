@@ -59,7 +59,7 @@ impl CurrentContext<'_> {
     /// Ends the registration that begins at `start`. It has ended already if the context is gone.
     ///
     /// # Errors
-    /// The driver's, also if no registration begins there.
+    /// The driver's, including if no registration begins there.
     #[doc(alias = "cuMemHostUnregister")]
     pub fn unregister_host(&self, start: usize) -> Result<(), CudaError> {
         let driver = self.context().driver();

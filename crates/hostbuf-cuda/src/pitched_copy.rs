@@ -71,7 +71,7 @@ impl PitchedCopy {
         if to.address().checked_add(to.bytes() as u64).is_none() {
             let (address, bytes) = (to.address(), to.bytes());
             return invalid(format!(
-                "{bytes} bytes of memory of the GPU at {address:#x} end behind the last address: state a range of an \
+                "{bytes} bytes of memory of the GPU at {address:#x} end beyond the last address: state a range of an \
                  allocation"
             ));
         }

@@ -14,7 +14,7 @@ use crate::cuda_stream::BorrowedStream;
 type StreamFunction = Box<dyn FnOnce(Option<CudaCode>) + Send>;
 
 impl BorrowedStream {
-    /// Returns whether the work that the stream is given now becomes a graph.
+    /// Returns whether work that is enqueued on the stream now becomes part of a graph.
     ///
     /// # Errors
     /// The driver's.

@@ -17,15 +17,15 @@ fn new_stream() -> CudaStream {
     CudaStream::new(&context).expect("nothing fails")
 }
 
-/// Gives a stream copies, and their end.
+/// Enqueues copies, and their end.
 fn defer(
     stream: &CudaStream,
     count: u32,
-    passed: impl FnOnce() + Send + 'static,
+    executed: impl FnOnce() + Send + 'static,
 ) -> Result<DeferredCopies, CudaError> {
     let copies = DeferredCopies::new(stream.context(), count)?;
-    assert!(stream.give_copies(&copies)?, "there is room");
-    stream.give_end(&copies, passed).map(|()| copies)
+    assert!(stream.enqueue_copies(&copies)?, "there is room");
+    stream.enqueue_end(&copies, executed).map(|()| copies)
 }
 
 fn run() -> bool {
@@ -44,11 +44,11 @@ fn count(name: &str) -> usize {
 }
 
 #[test]
-fn a_stream_copies_in_its_order_and_goes_on_behind_the_last_copy() {
+fn a_stream_copies_in_its_order_and_goes_on_after_the_last_copy() {
     let stream = new_stream();
-    let has_passed = Arc::new(AtomicBool::new(false));
-    let passed = has_passed.clone();
-    let copies = defer(&stream, 2, move || passed.store(true, Ordering::SeqCst)).expect("nothing fails");
+    let has_executed = Arc::new(AtomicBool::new(false));
+    let executed = has_executed.clone();
+    let copies = defer(&stream, 2, move || executed.store(true, Ordering::SeqCst)).expect("nothing fails");
     assert_eq!(fake(|fake| fake.flags), 0, "at least");
     assert!(!run() && DeferredCopies::are_pending());
     let (mut first, mut second) = ([0; 4], [0; 4]);
@@ -59,9 +59,9 @@ fn a_stream_copies_in_its_order_and_goes_on_behind_the_last_copy() {
     assert_eq!(start(&copies, &mut second, &[2; 4]), 1);
     assert!(!run());
     assert_eq!((second, copies.has_ended(1)), ([2; 4], Ok(true)));
-    assert!(!has_passed.load(Ordering::SeqCst), "later work waits for the object");
+    assert!(!has_executed.load(Ordering::SeqCst), "later work waits for the object");
     drop(copies);
-    assert!(run() && has_passed.load(Ordering::SeqCst));
+    assert!(run() && has_executed.load(Ordering::SeqCst));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_stream_goes_on_without_the_copies_that_were_not_started() {
 }
 
 #[test]
-fn memory_is_used_again_once_the_stream_has_passed() {
+fn memory_is_reused_once_the_stream_has_executed_the_end() {
     let stream = new_stream();
     take_calls();
     let first = defer(&stream, 2, || {}).expect("nothing fails");
@@ -161,7 +161,7 @@ fn a_driver_without_words_has_the_other_functions() {
 }
 
 #[test]
-fn copies_that_no_stream_was_given_leave_their_memory_to_the_next() {
+fn copies_that_were_not_enqueued_leave_their_memory_to_the_next() {
     let stream = new_stream();
     drop(DeferredCopies::new(stream.context(), 2).expect("nothing fails"));
     take_calls();
@@ -174,12 +174,12 @@ fn copies_belong_to_one_stream_and_have_one_end() {
     let stream = new_stream();
     let other = CudaStream::new(stream.context()).expect("nothing fails");
     let copies = DeferredCopies::new(stream.context(), 1).expect("nothing fails");
-    assert_eq!(stream.give_copies(&copies), Ok(true));
-    for refused in [other.give_copies(&copies).map(drop), other.give_end(&copies, || {})] {
+    assert_eq!(stream.enqueue_copies(&copies), Ok(true));
+    for refused in [other.enqueue_copies(&copies).map(drop), other.enqueue_end(&copies, || {})] {
         assert!(matches!(refused, Err(CudaError::Invalid { .. })), "{refused:?}");
     }
-    stream.give_end(&copies, || {}).expect("nothing fails");
-    for refused in [stream.give_copies(&copies).map(drop), stream.give_end(&copies, || {})] {
+    stream.enqueue_end(&copies, || {}).expect("nothing fails");
+    for refused in [stream.enqueue_copies(&copies).map(drop), stream.enqueue_end(&copies, || {})] {
         assert!(matches!(refused, Err(CudaError::Invalid { .. })), "{refused:?}");
     }
     drop(copies);
@@ -191,7 +191,7 @@ fn a_copy_whose_end_the_driver_refuses_to_state_is_abandoned() {
     let stream = new_stream();
     let copies = DeferredCopies::new(stream.context(), 2).expect("nothing fails");
     fake(|fake| fake.failing = vec![("cuStreamWriteValue32_v2", LAUNCH_FAILED)]);
-    stream.give_copies(&copies).expect_err("it is refused");
+    stream.enqueue_copies(&copies).expect_err("it is refused");
     assert!(copies.is_abandoned(0) && copies.has_ended(0).is_err());
     assert!(!copies.is_abandoned(1) && copies.has_ended(1).is_err());
     drop(copies);
@@ -199,21 +199,21 @@ fn a_copy_whose_end_the_driver_refuses_to_state_is_abandoned() {
 }
 
 #[test]
-fn a_stream_without_room_is_given_the_first_copies_only() {
+fn only_the_first_copies_are_enqueued_on_a_stream_without_room() {
     let stream = new_stream();
     let others = defer(&stream, 150, || {}).expect("nothing fails");
     let copies = DeferredCopies::new(stream.context(), 90).expect("nothing fails");
     // 200 copies, and the end of each object counts as one.
-    assert_eq!(stream.give_copies(&copies), Ok(false));
-    assert_eq!(stream.give_copies(&copies), Ok(false));
+    assert_eq!(stream.enqueue_copies(&copies), Ok(false));
+    assert_eq!(stream.enqueue_copies(&copies), Ok(false));
     let count = |calls: &[&str]| calls.iter().filter(|call| **call == "cuLaunchKernel").count();
     assert_eq!(count(&take_calls()), 150 + 48);
     drop(others);
-    assert_eq!(stream.give_copies(&copies), Ok(false), "they are still in the queue");
+    assert_eq!(stream.enqueue_copies(&copies), Ok(false), "they are still in the queue");
     assert!(!run());
-    assert_eq!(stream.give_copies(&copies), Ok(true));
+    assert_eq!(stream.enqueue_copies(&copies), Ok(true));
     assert_eq!(count(&take_calls()), 90 - 48);
-    stream.give_end(&copies, || {}).expect("nothing fails");
+    stream.enqueue_end(&copies, || {}).expect("nothing fails");
     copies.end();
     assert!(run());
     assert!(defer(&stream, 198, || {}).is_ok(), "nothing counts that has ended");
@@ -223,27 +223,27 @@ fn a_stream_without_room_is_given_the_first_copies_only() {
 fn copies_that_are_done_leave_their_room_to_the_same_object() {
     let stream = new_stream();
     let copies = DeferredCopies::new(stream.context(), 400).expect("nothing fails");
-    assert_eq!(stream.give_copies(&copies), Ok(false));
+    assert_eq!(stream.enqueue_copies(&copies), Ok(false));
     let mut copied = [0; 4];
     for _ in 0..150 {
         start(&copies, &mut copied, &[1; 4]);
     }
     assert!(!run());
     let others = DeferredCopies::new(stream.context(), 1).expect("nothing fails");
-    assert_eq!(stream.give_copies(&others), Ok(false));
+    assert_eq!(stream.enqueue_copies(&others), Ok(false));
     take_calls();
-    assert_eq!(stream.give_copies(&copies), Ok(false));
+    assert_eq!(stream.enqueue_copies(&copies), Ok(false));
     assert_eq!(take_calls().iter().filter(|call| **call == "cuLaunchKernel").count(), 150);
 }
 
 #[test]
-fn a_copy_that_was_started_and_not_given_is_an_error() {
+fn a_copy_that_was_started_and_not_enqueued_is_an_error() {
     let stream = new_stream();
     let copies = DeferredCopies::new(stream.context(), 1).expect("nothing fails");
     let mut copied = [0; 4];
     start(&copies, &mut copied, &[1; 4]);
     assert_eq!(copies.has_ended(0), Ok(false));
     fake(|fake| fake.failing = vec![("cuLaunchKernel", LAUNCH_FAILED)]);
-    let error = stream.give_copies(&copies).expect_err("it is refused");
+    let error = stream.enqueue_copies(&copies).expect_err("it is refused");
     assert_eq!(copies.has_ended(0), Err(error));
 }

@@ -76,7 +76,7 @@ pub(super) struct FakeDriver {
     pub(super) capture_mode: c_uint,
     /// The error that the callbacks of streams get.
     pub(super) stream_error: c_uint,
-    /// The deferred copies of all streams, in their order, with what comes before and behind them.
+    /// The deferred copies of all streams, in their order, with what comes before and after them.
     pub(super) deferred: VecDeque<DeferredWork>,
     /// The operands of the last copy, or the access to the last mapping.
     pub(super) operands: Vec<u64>,

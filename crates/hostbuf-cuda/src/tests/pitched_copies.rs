@@ -58,7 +58,7 @@ fn rows_outside_of_their_memory_are_refused() {
         (PitchedCopy { height: usize::MAX, ..rows() }, "do not fit into 150 bytes of host memory"),
         (PitchedCopy { from_pitch: most + 1, ..rows() }, "the largest is 2147483647 bytes"),
         (PitchedCopy { width: usize::MAX, ..rows() }, "expected at least their width"),
-        (PitchedCopy { to: DeviceSpan::new(u64::MAX - 58, 60), ..rows() }, "end behind the last address"),
+        (PitchedCopy { to: DeviceSpan::new(u64::MAX - 58, 60), ..rows() }, "end beyond the last address"),
     ];
     for (copy, expected) in cases {
         let (result, calls) = started(&copy);

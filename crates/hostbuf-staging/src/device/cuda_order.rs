@@ -67,21 +67,21 @@ impl StreamDevice for CudaDevice {
         Ok(CudaStreamCopies { copies, direction, device: self.name() })
     }
 
-    fn give_copies(
+    fn enqueue_copies(
         &self,
         stream: &BorrowedStream,
         copies: &Arc<CudaStreamCopies>,
     ) -> Result<bool, DeviceError> {
-        stream.give_copies(&copies.copies).map_err(|error| self.order_error(error))
+        stream.enqueue_copies(&copies.copies).map_err(|error| self.order_error(error))
     }
 
-    fn give_end(
+    fn enqueue_end(
         &self,
         stream: &BorrowedStream,
         copies: &Arc<CudaStreamCopies>,
-        passed: NotifyRing,
+        executed: NotifyRing,
     ) -> Result<(), DeviceError> {
-        stream.give_end(&copies.copies, passed).map_err(|error| self.order_error(error))
+        stream.enqueue_end(&copies.copies, executed).map_err(|error| self.order_error(error))
     }
 }
 

@@ -22,8 +22,8 @@ pub struct SimulatedCopies {
     count: u32,
     requests: Mutex<Vec<Request>>,
     is_over: AtomicBool,
-    /// The number of copies that the stream was given.
-    given: AtomicU32,
+    /// The number of copies that were enqueued.
+    enqueued: AtomicU32,
 }
 
 struct Request {
@@ -38,21 +38,21 @@ unsafe impl Send for Request {}
 
 impl SimulatedCopies {
     pub(super) fn new(device: SimulatedDevice, direction: CopyDirection, count: u32) -> SimulatedCopies {
-        let (is_over, given) = (AtomicBool::new(false), AtomicU32::new(0));
-        SimulatedCopies { device, direction, count, requests: Mutex::default(), is_over, given }
+        let (is_over, enqueued) = (AtomicBool::new(false), AtomicU32::new(0));
+        SimulatedCopies { device, direction, count, requests: Mutex::default(), is_over, enqueued }
     }
 
-    /// Returns the numbers of the next copies that the stream is given: at most two at a time.
-    pub(super) fn next_given(&self) -> Range<u32> {
-        let from = self.given.load(Ordering::Relaxed);
+    /// Returns the numbers of the next copies to enqueue: at most two at a time.
+    pub(super) fn next_enqueued(&self) -> Range<u32> {
+        let from = self.enqueued.load(Ordering::Relaxed);
         let to = self.count.min(from + 2);
-        self.given.store(to, Ordering::Relaxed);
+        self.enqueued.store(to, Ordering::Relaxed);
         from..to
     }
 
-    /// Returns whether the stream was given all copies.
-    pub(super) fn are_given(&self) -> bool {
-        self.given.load(Ordering::Relaxed) == self.count
+    /// Returns whether all copies were enqueued.
+    pub(super) fn are_enqueued(&self) -> bool {
+        self.enqueued.load(Ordering::Relaxed) == self.count
     }
 
     /// Does copy `number`. Returns `false` if it was not started, and the stream waits.
@@ -87,7 +87,7 @@ impl StreamCopies for SimulatedCopies {
         let (_, fault) = self.device.next_copy();
         let mut requests = self.requests.lock().ignore_poison();
         let number = requests.len() as u32;
-        assert!(number < self.count, "a stream was given {} copies, which were all started", self.count);
+        assert!(number < self.count, "all {} copies were started", self.count);
         requests.push(Request { copy: *copy, fault, has_copied: None });
         number
     }

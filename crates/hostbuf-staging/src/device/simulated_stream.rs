@@ -62,7 +62,7 @@ impl SimulatedStream {
         Ok(())
     }
 
-    /// Gives the stream work.
+    /// Enqueues work.
     pub fn push(&self, work: impl FnOnce() + Send + 'static) {
         self.work.lock().ignore_poison().push_back(StreamWork::Call(Box::new(work)));
     }
@@ -107,24 +107,24 @@ impl StreamDevice for SimulatedDevice {
         Ok(SimulatedCopies::new(self.clone(), direction, count))
     }
 
-    fn give_copies(
+    fn enqueue_copies(
         &self,
         stream: &SimulatedStream,
         copies: &Arc<SimulatedCopies>,
     ) -> Result<bool, DeviceError> {
         let mut work = stream.work.lock().ignore_poison();
-        work.extend(copies.next_given().map(|number| StreamWork::Copy(copies.clone(), number)));
-        Ok(copies.are_given())
+        work.extend(copies.next_enqueued().map(|number| StreamWork::Copy(copies.clone(), number)));
+        Ok(copies.are_enqueued())
     }
 
-    fn give_end(
+    fn enqueue_end(
         &self,
         stream: &SimulatedStream,
         copies: &Arc<SimulatedCopies>,
-        passed: NotifyRing,
+        executed: NotifyRing,
     ) -> Result<(), DeviceError> {
         let mut work = stream.work.lock().ignore_poison();
-        work.extend([StreamWork::End(copies.clone()), StreamWork::Call(passed)]);
+        work.extend([StreamWork::End(copies.clone()), StreamWork::Call(executed)]);
         Ok(())
     }
 }

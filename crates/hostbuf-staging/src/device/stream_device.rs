@@ -17,7 +17,7 @@ pub type BeginTransfer = Box<dyn FnOnce(Result<(), DeviceError>) + Send>;
 /// must not use the device.
 pub type NotifyRing = Box<dyn FnOnce() + Send>;
 
-/// A device with streams that the program gives work.
+/// A device with streams on which the program enqueues work.
 pub trait StreamDevice: CopyDevice {
     /// A stream of the program.
     type Stream: ?Sized;
@@ -28,13 +28,13 @@ pub trait StreamDevice: CopyDevice {
     /// is returned.
     ///
     /// # Errors
-    /// The driver's, also if the work of the stream is being captured.
+    /// The driver's, including if the work of the stream is being captured.
     fn begin_after(&self, stream: &Self::Stream, begin: BeginTransfer) -> Result<(), DeviceError>;
 
-    /// Makes a number of copies for `stream`, which is given nothing yet.
+    /// Makes a number of copies for `stream`. Nothing is enqueued yet.
     ///
     /// # Errors
-    /// The driver's, also if the work of the stream is being captured.
+    /// The driver's, including if the work of the stream is being captured.
     fn new_copies(
         &self,
         stream: &Self::Stream,
@@ -42,25 +42,25 @@ pub trait StreamDevice: CopyDevice {
         count: u32,
     ) -> Result<Self::Copies, DeviceError>;
 
-    /// Gives `stream` the copies that it was not given, or the first ones of them if it has no room
-    /// for all. Returns whether it was given all. One thread at a time calls this, always for the
-    /// same stream, and then [`give_end`](StreamDevice::give_end) once. Copies that have ended need
-    /// no room.
+    /// Enqueues the copies that were not enqueued on `stream`, or only the first ones of them if
+    /// there is no room for all. Returns whether all were enqueued. One thread at a time calls
+    /// this, always for the same stream, and then [`enqueue_end`](StreamDevice::enqueue_end) once.
+    /// Copies that have ended need no room.
     ///
     /// # Errors
-    /// The driver's, which is from then on also that of each copy that the stream was not given.
-    fn give_copies(&self, stream: &Self::Stream, copies: &Arc<Self::Copies>) -> Result<bool, DeviceError>;
+    /// The driver's, which is from then on also that of each copy that was not enqueued.
+    fn enqueue_copies(&self, stream: &Self::Stream, copies: &Arc<Self::Copies>) -> Result<bool, DeviceError>;
 
-    /// Lets all later work on the stream wait until the copies [end](StreamCopies::end). `passed`
-    /// is called when the stream has come past that, also with an error.
+    /// Lets all later work on the stream wait until the copies [end](StreamCopies::end). The device
+    /// calls `executed` when the stream has executed the end, even after an error.
     ///
     /// # Errors
     /// The driver's. The stream does not wait then.
-    fn give_end(
+    fn enqueue_end(
         &self,
         stream: &Self::Stream,
         copies: &Arc<Self::Copies>,
-        passed: NotifyRing,
+        executed: NotifyRing,
     ) -> Result<(), DeviceError>;
 }
 
@@ -84,6 +84,6 @@ pub trait StreamCopies: Send + Sync {
     fn has_ended(&self, number: u32) -> Result<bool, DeviceError>;
 
     /// Lets the stream go on. Copies that were not started copy nothing; all others have ended or
-    /// failed. Another thread may be giving the stream copies.
+    /// failed. Another thread may be enqueuing copies.
     fn end(&self);
 }

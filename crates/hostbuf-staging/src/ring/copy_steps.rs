@@ -16,7 +16,7 @@ use crate::range_name::RangeName;
 use crate::slot_word::OwnedSlot;
 use crate::transfer::{HostSide, TransferError};
 
-/// The largest number of copies that the device is given at a time.
+/// The largest number of copies that one call starts.
 const COPIES: usize = 64;
 
 /// The time for which a thread polls the copies of streams. A copy of 8 MiB takes 170 µs.
@@ -99,7 +99,7 @@ impl<D: CopyDevice> RingCore<D> {
                     (unsafe { self.device.copy_to_host(copies, &slot.event) }, PageWord::FromDevice)
                 }
             };
-            // The event is recorded behind the copies of the calls before.
+            // The event is recorded after the copies of the calls before.
             started.map_err(|error| if has_started { error.started() } else { error })?;
             has_started = true;
             self.counters.add(PageWord::Copies, count as u64);
@@ -127,7 +127,7 @@ impl<D: CopyDevice> RingCore<D> {
             self.counters.add(PageWord::Copies, 1);
             self.counters.add(counter, copy.bytes as u64);
             // SAFETY: nobody accesses the slot before its last copy has ended, and the record keeps
-            // the memory of the device. The stream was given a copy for each part of the plan.
+            // the memory of the device. The stream has a copy for each part of the plan.
             slot.set_stream_copy(owned, unsafe { copies.start(&copy) });
         }
     }
@@ -177,7 +177,7 @@ impl<D: CopyDevice> RingCore<D> {
     /// it. `epoch` is the one before the calling thread has looked for work.
     pub(super) fn wait_for_device(&self, epoch: u64) -> Waited {
         if self.held.are_pending() {
-            // A copy may be behind a stream that waits for another slot.
+            // A copy may be queued after work of a stream that waits for another slot.
             return self.wait_for_streams(epoch);
         }
         match self.device_wait.begin() {
@@ -327,7 +327,7 @@ impl<D: CopyDevice> RingCore<D> {
         let SlotRecord { transfer, number } = slot.record(&owned);
         let address = transfer.plan.part(*number, 0, 0).map_or(0, |part| part.address);
         transfer.stop(TransferError::Device { address, source: error.clone(), landed: 0 });
-        // A copy that was started and then reported as failed may still be on its way.
+        // A copy that was started and then reported as failed may still be in flight.
         let is_lost = error.is_lost()
             || error.has_started()
                 && self.device.wait(&slot.event).err().is_some_and(|error| error.is_lost());

@@ -15,7 +15,7 @@ const NO_SLOT: usize = usize::MAX;
 
 /// The transfers that block a stream, in the order in which their copies were enqueued.
 ///
-/// A copy of such a transfer is behind the earlier work of its stream, and may be behind that of
+/// A copy of such a transfer comes after the earlier work of its stream, and may come after that of
 /// other streams, since the device has few queues. All of that is work for earlier transfers, or of
 /// the program. So the oldest transfer always goes on, if it gets a slot; the slots of all others
 /// may be in use until it has ended. One slot is reserved for it.
@@ -60,8 +60,7 @@ impl Default for HeldTransfers {
 }
 
 impl HeldTransfers {
-    /// Begins to give a stream the copies of a transfer: the transfer is the last one from now on.
-    /// The guard is held until the stream has the copies.
+    /// Appends a transfer to the list, and returns the lock under which its copies are enqueued.
     pub(super) fn begin(&self, transfer: &Arc<TransferState>) -> (MutexGuard<'_, ()>, CountedTransfer) {
         let guard = self.order.lock().ignore_poison();
         let has_ended = Arc::new(AtomicBool::new(false));

@@ -9,8 +9,8 @@ use crate::device::{BeginTransfer, CopyDirection, DeviceError, DeviceTarget, Str
 use crate::read_write_at::{ReadAt, WriteAt};
 use crate::transfer::{HostSide, Transfer, TransferError, TransferPart, TransferState};
 
-/// The time after which a stream that has no room is given more copies. One copy of 8 MiB takes 170
-/// µs.
+/// The time after which more copies are enqueued on a stream that had no room. One copy of 8 MiB
+/// takes 170 µs.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_micros(500);
 
 /// The number of attempts after which the device is asked whether it is lost.
@@ -18,8 +18,8 @@ const ATTEMPTS: u32 = 1000;
 
 impl<D: StreamDevice> Ring<D> {
     /// Starts to read as [`read`](Ring::read) does, in the order of `stream`: the transfer begins
-    /// after all work that the stream has now, and all work that it is given later waits until the
-    /// transfer has ended. The stream itself copies, by a kernel.
+    /// after all work that the stream has now, and all work that is enqueued on it later waits
+    /// until the transfer has ended. The stream itself copies, by a kernel.
     ///
     /// This call does not wait for the transfer. The first such call for a ring reserves a slot for
     /// these transfers, and waits until one is free. The call returns once the copies of all slots
@@ -113,7 +113,7 @@ impl<D: StreamDevice> Ring<D> {
         }
     }
 
-    /// Gives a stream the copies of transfer `number`, behind the call of `begin`.
+    /// Enqueues the copies of transfer `number`, after the call of `begin`.
     ///
     /// # Errors
     /// The device's, and [`DeviceError`] for a ring of one slot.
@@ -139,10 +139,10 @@ impl<D: StreamDevice> Ring<D> {
         state.copy_in_stream(copies.clone());
         state.end_with(Box::new(EndedCopies::new(copies.clone(), counted)));
         core.device.begin_after(stream, begin)?;
-        // The transfer begins while the stream is given the rest of its copies.
+        // The transfer begins while the rest of its copies is enqueued.
         core.after_streams.end_order(number);
         for attempt in 1_u32.. {
-            if core.device.give_copies(stream, &copies)? {
+            if core.device.enqueue_copies(stream, &copies)? {
                 break;
             }
             core.signal.wait_at_most(core.signal.epoch(), BETWEEN_ATTEMPTS);
@@ -151,6 +151,6 @@ impl<D: StreamDevice> Ring<D> {
             }
         }
         let signal = core.signal.clone();
-        core.device.give_end(stream, &copies, Box::new(move || signal.notify()))
+        core.device.enqueue_end(stream, &copies, Box::new(move || signal.notify()))
     }
 }

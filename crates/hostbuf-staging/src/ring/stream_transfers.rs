@@ -29,7 +29,7 @@ struct StreamTransfer {
     transfer: Arc<TransferState>,
     /// The result of the work before, once it has ended.
     result: Option<Result<(), DeviceError>>,
-    /// False while the stream is given work.
+    /// False while work is enqueued on the stream.
     is_ordered: bool,
 }
 
@@ -81,7 +81,7 @@ impl StreamTransfers {
         self.change(number, |one| one.result = Some(result));
     }
 
-    /// States that the stream has been given all its work.
+    /// States that all work for a transfer was enqueued.
     pub(super) fn end_order(&self, number: u64) {
         self.change(number, |one| one.is_ordered = true);
     }
