@@ -39,7 +39,7 @@ SETTINGS: dict[str, list[dict[str, str]]] = {
     "safetensors": [{}],
     "reference": [{}],
 }
-# Past the page cache.
+# Bypassing the page cache.
 COLD: dict[str, list[dict[str, str]]] = SETTINGS | {
     "kvikio": [{}, *(setting | {"KVIKIO_AUTO_DIRECT_IO_READ": "on"} for setting in THREADS_AND_TASKS)],
     "instanttensor": [{}, *({"INSTANTTENSOR_BACKEND": backend} for backend in ("URING", "AIO", "URING_BUFFERED"))],
@@ -59,7 +59,8 @@ WRITERS = ("hostbuf", "hostbuf-mmap", "kvikio", "reference")
 
 
 def settings_of(kind: str, is_cold: bool) -> dict[str, list[dict[str, str]]]:
-    """Returns the settings of each way of a kind; for a cold read, those past the page cache."""
+    """Returns the settings of each way of a kind; for a cold read, those that bypass the page
+    cache."""
     if kind == "slices":
         return SLICES
     ways = WRITERS if kind == "write" else READERS

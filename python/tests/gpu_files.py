@@ -157,7 +157,7 @@ class GpuFiles(unittest.TestCase):
         array = DeviceArray(self.cuda, len(NUMBERS) + 1)
         with hostbuf.File(self.path) as file:
             transfer = file.pread(array, stream=self.stream)
-            # Parts of the array have any content.
+            # Parts of the array have indeterminate contents.
             self.content(array)
             with self.assertRaises(hostbuf.EndOfFileError):
                 transfer.get()

@@ -177,7 +177,7 @@ class Files(unittest.TestCase):
         with hostbuf.File(self.path) as file:
             transfer = file.pread(np.zeros(20), 8 * 99990)
             for _ in range(2):
-                with self.assertRaisesRegex(hostbuf.EndOfFileError, "before the transfer") as ended:
+                with self.assertRaisesRegex(hostbuf.EndOfFileError, "before the end of the requested range") as ended:
                     transfer.get()
             self.assertIsInstance(ended.exception, EOFError)
             self.assertIsInstance(ended.exception, hostbuf.TransferError)

@@ -44,7 +44,7 @@ impl FioOptions {
         depths.map(|(block_kib, depth)| FioOptions { block_kib, depth }).to_vec()
     }
 
-    /// Reads the first `bytes` bytes of a file once, past the page cache.
+    /// Reads the first `bytes` bytes of a file once, bypassing the page cache.
     ///
     /// # Errors
     /// [`FioError`].
@@ -52,7 +52,7 @@ impl FioOptions {
         self.run("read", &["--readonly"], path, bytes)
     }
 
-    /// Overwrites the first `bytes` bytes of a file once, past the page cache, and then calls
+    /// Overwrites the first `bytes` bytes of a file once, bypassing the page cache, and then calls
     /// `fsync(2)`. The time ends when that has returned.
     ///
     /// # Errors

@@ -60,7 +60,7 @@ struct TensorsCommand {
 }
 
 impl TensorsCommand {
-    /// Parses the arguments behind `tensors`.
+    /// Parses the arguments after `tensors`.
     fn parse(arguments: impl Iterator<Item = String>) -> Result<TensorsCommand, String> {
         let mut arguments = arguments.peekable();
         let is_columns = arguments.next_if(|argument| argument == "--columns").is_some();

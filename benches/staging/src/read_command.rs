@@ -11,7 +11,7 @@ use crate::{disk_reads, file_reads};
 pub(crate) struct ReadCommand(TransferArguments);
 
 impl ReadCommand {
-    /// Parses the arguments behind `read`.
+    /// Parses the arguments after `read`.
     ///
     /// # Errors
     /// The invalid argument.

@@ -22,7 +22,7 @@ pub(crate) struct RemoteCommand {
 }
 
 impl RemoteCommand {
-    /// Parses the arguments behind `remote`.
+    /// Parses the arguments after `remote`.
     pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<RemoteCommand, String> {
         let (mut mode, mut certificates, mut options) = (RequestMode::Easy, None, RingOptions::new());
         let mut operands = Vec::new();

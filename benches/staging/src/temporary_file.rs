@@ -12,7 +12,7 @@ impl TemporaryFile {
     /// Creates a file, and opens it for reading and writing.
     ///
     /// # Errors
-    /// As `open(2)`, also if a file with this path exists.
+    /// As `open(2)`, including if a file with this path exists.
     pub(crate) fn create(path: PathBuf) -> io::Result<(TemporaryFile, File)> {
         let file = File::create_new(&path)?;
         Ok((TemporaryFile(path), file))

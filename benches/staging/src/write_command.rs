@@ -22,7 +22,7 @@ pub(crate) struct WriteCommand {
 }
 
 impl WriteCommand {
-    /// Parses the arguments behind `write`.
+    /// Parses the arguments after `write`.
     ///
     /// # Errors
     /// The invalid argument.
@@ -34,7 +34,7 @@ impl WriteCommand {
         let past_the_cache = |backend: &Backend| matches!(backend, Backend::Uring | Backend::Direct);
         if let Some(other) = arguments.backends.iter().find(|backend| !past_the_cache(backend)) {
             return Err(format!(
-                "invalid backend \"{other}\": fio writes past the page cache, as direct and uring do"
+                "invalid backend \"{other}\": fio bypasses the page cache, as direct and uring do"
             ));
         }
         let bytes = arguments.bytes.unwrap_or(BYTES);

@@ -12,13 +12,13 @@ use crate::temporary_file::TemporaryFile;
 /// The unit in which the content is made and compared, and of the length of the file.
 pub(crate) const BLOCK: usize = 1 << 20;
 
-/// The alignment of memory for reads past the page cache.
+/// The alignment of memory for reads that bypass the page cache.
 const ALIGNMENT: usize = 4096;
 
 /// The file that rings and fio write. It is removed at the end.
 pub(crate) struct WrittenFile {
     file: TemporaryFile,
-    /// The descriptor past the page cache.
+    /// The descriptor that bypasses the page cache.
     direct: hostbuf_staging::File,
     bytes: usize,
     /// The number of the last content.
@@ -30,7 +30,7 @@ impl WrittenFile {
     /// blocks on the disk.
     ///
     /// # Errors
-    /// Those of the file, also if it exists, and if it is not on a disk.
+    /// Those of the file, including if it exists, and if it is not on a disk.
     pub(crate) fn create(path: &str, bytes: usize) -> Result<WrittenFile, Box<dyn Error>> {
         let (file, plain) = TemporaryFile::create(path.into()).map_err(|error| format!("{path}: {error}"))?;
         if is_in_memory(&plain)? {
@@ -64,7 +64,7 @@ impl WrittenFile {
         Ok(())
     }
 
-    /// Reads the file past the page cache, and compares it with the memory.
+    /// Reads the file bypassing the page cache, and compares it with the memory.
     ///
     /// # Errors
     /// The first block that differs, and those of the file and the device.

@@ -2,7 +2,7 @@
 //!
 //! The page is a memory file of the name [`FILE_NAME`], which exists as long as the ring. Others
 //! find it in `/proc/PID/fd` and copy it; the ring takes no notice of them. It consists of 64-bit
-//! words in the order of the machine: [`MAGIC`], a [`PageWord`] each, and behind them the
+//! words in the order of the machine: [`MAGIC`], a [`PageWord`] each, and after them the
 //! description of the device in UTF-8, filled up with zeros.
 
 #![allow(unsafe_code, reason = "maps a page, and accesses it as atomic words")]
@@ -190,7 +190,7 @@ impl Drop for CounterPage {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and used by nobody any more.
         if let Err(error) = unsafe { munmap(self.memory.cast(), PAGE_BYTES) } {
-            tracing::error!(%error, "unmapping the counters of a ring");
+            tracing::error!(%error, "cannot unmap the counters of a ring");
         }
     }
 }

@@ -27,11 +27,11 @@ pub trait CopyDevice: Send + Sync + 'static {
     /// The driver's.
     fn new_event(&self) -> Result<Self::Event, DeviceError>;
 
-    /// Starts copies from host memory to the device, and records `done` behind them.
+    /// Starts copies from host memory to the device, and records `done` after them.
     ///
     /// # Errors
     /// The driver's. Copies may have been started all the same, unless the error
-    /// [says that they were not](DeviceError::has_started); `done` is recorded behind those that
+    /// [says that they were not](DeviceError::has_started); `done` is recorded after those that
     /// were, or else the error is that of a [lost](DeviceError::is_lost) device.
     ///
     /// # Safety
@@ -39,7 +39,7 @@ pub trait CopyDevice: Send + Sync + 'static {
     /// memory of the device is used by nothing else.
     unsafe fn copy_to_device(&self, copies: &[DeviceCopy], done: &Self::Event) -> Result<(), DeviceError>;
 
-    /// Starts copies of rows from host memory to the device, and records `done` behind them. The
+    /// Starts copies of rows from host memory to the device, and records `done` after them. The
     /// default starts a copy for each row; a device that copies rows by one request overrides it.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ pub trait CopyDevice: Send + Sync + 'static {
         unsafe { self.copy_to_device(&copies, done) }
     }
 
-    /// Starts copies from the device to host memory, and records `done` behind them.
+    /// Starts copies from the device to host memory, and records `done` after them.
     ///
     /// # Errors
     /// As [`copy_to_device`](CopyDevice::copy_to_device).

@@ -103,7 +103,7 @@ impl CudaDevice {
         unsafe { self.stream.copy_rows_to_device(&copy) }
     }
 
-    /// Records `done` behind the copies that were `started`.
+    /// Records `done` after the copies that were `started`.
     fn record(
         &self,
         direction: CopyDirection,
@@ -111,7 +111,7 @@ impl CudaDevice {
         done: &CudaEvent,
     ) -> Result<(), DeviceError> {
         if let Err(error) = done.record(&self.stream) {
-            // Nobody can tell when the copies end.
+            // Nothing reports when the copies end.
             return Err(CudaDevice::error(self.name(), "recording the end of a copy", error).lost());
         }
         started.map_err(|error| CudaDevice::error(self.name(), direction.doing(), error))

@@ -32,7 +32,7 @@ impl DeviceError {
         self
     }
 
-    /// Makes the error one of a device that this process has lost: nobody can tell any more whether
+    /// Makes the error one of a device that this process has lost. It is not known any more whether
     /// the device still accesses memory.
     #[must_use]
     pub fn lost(mut self) -> DeviceError {

@@ -1,24 +1,25 @@
-//! The way in which a file is read and written.
+//! The backend by which a file is read and written.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The way in which a file is read and written.
+/// The backend by which a file is read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backend {
-    /// The way that is faster for the file system and for what is in the page cache now.
+    /// The backend that is faster for the file system and for what is in the page cache now.
     #[default]
     Auto,
     /// Through the page cache.
     Posix,
-    /// Past the page cache (`O_DIRECT`). Parts that are not aligned go through the page cache.
+    /// Bypasses the page cache (`O_DIRECT`). Parts that are not aligned go through the page cache.
     Direct,
-    /// By io_uring, with several operations at a time in each thread, past the page cache if the
-    /// file system allows it. The slots of a ring are fixed buffers.
+    /// By io_uring, with several operations at a time in each thread, bypassing the page cache if
+    /// the file system allows it. The slots of a ring are fixed buffers.
     Uring,
-    /// Reads copy from a mapping, for files on tmpfs that nobody truncates: an access behind the
-    /// end of a mapped file is SIGBUS, which ends the process. Writes go through the page cache.
+    /// Reads and writes copy through a mapping, for files on tmpfs that nobody truncates or punches
+    /// holes into: an access beyond the end raises SIGBUS, which ends the process. Where the file
+    /// cannot be mapped for writing, writes use `pwrite`.
     Mmap,
     /// By NVIDIA's cuFile, between a file and memory of a GPU, without a ring: `CuFile` with the
     /// feature `cuda`.
@@ -59,11 +60,11 @@ impl FromStr for Backend {
     }
 }
 
-/// The way that was chosen for a file, and the reason.
+/// The backend that was chosen for a file, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackendChoice {
-    /// The way, which is not [`Backend::Auto`].
+    /// The backend, which is not [`Backend::Auto`].
     pub backend: Backend,
     /// The reason.
     pub why: String,

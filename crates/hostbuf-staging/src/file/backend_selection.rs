@@ -1,4 +1,4 @@
-//! The selection of the way in which a file is read and written.
+//! The selection of the backend by which a file is read and written.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(super) enum FileAccess {
     Mapped(MappedFile),
 }
 
-/// The selected way.
+/// The selected backend.
 #[derive(Debug)]
 pub(super) struct BackendSelection {
     pub(super) access: FileAccess,
@@ -33,10 +33,10 @@ impl BackendSelection {
         BackendSelection { access, has_buffered_writes: false, why: why.into() }
     }
 
-    /// Selects the way for an open file; `open` are the options with which it was opened.
+    /// Selects the backend for an open file; `open` are the options with which it was opened.
     ///
     /// # Errors
-    /// The reason why the file cannot be read in the requested way.
+    /// The reason why the file cannot be read by the requested backend.
     pub(super) fn of(
         backend: Backend,
         path: &Path,
@@ -81,8 +81,8 @@ impl BackendSelection {
     }
 }
 
-/// Selects the way that is fastest: from the page cache if the file is there, otherwise from the
-/// disk, and by io_uring if there is one.
+/// Selects the backend that is fastest: from the page cache if the file is there, otherwise from
+/// the disk, and by io_uring if there is one.
 fn automatic(system: FileSystem, path: &Path, file: &File, open: &OpenOptions) -> BackendSelection {
     let selected = residency(system, file).and_then(|why| Ok((DirectFile::open(path, open)?, why)));
     let (direct, why) = match selected {
@@ -122,7 +122,7 @@ fn residency(system: FileSystem, file: &File) -> Result<String, String> {
         Ok(share) if share.pages == 0 => Err("the file is empty".to_owned()),
         Ok(share) if share.percent() >= 50 => Err(share.to_string()),
         Ok(share) => Ok(share.to_string()),
-        Err(error) => Err(format!("the kernel does not tell what is in the page cache ({error})")),
+        Err(error) => Err(format!("the kernel does not report what is in the page cache ({error})")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reads and writes past the page cache.
+//! Reads and writes that bypass the page cache.
 
 #![allow(unsafe_code, reason = "a system call that writes to a structure")]
 
@@ -8,11 +8,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The alignment of reads and writes past the page cache if the kernel does not state it, and the
-/// largest one that is used.
+/// The alignment of reads and writes that bypass the page cache if the kernel does not state it,
+/// and the largest one that is used.
 const USUAL_ALIGNMENT: u64 = 4096;
 
-/// A descriptor for reads and writes past the page cache.
+/// A descriptor for reads and writes that bypass the page cache.
 #[derive(Debug)]
 pub(super) struct DirectFile {
     pub(super) file: File,
@@ -24,7 +24,7 @@ impl DirectFile {
     /// Opens a file with `O_DIRECT`.
     ///
     /// # Errors
-    /// The reason why the file cannot be read past the page cache.
+    /// The reason why the file cannot be read bypassing the page cache.
     pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<DirectFile, String> {
         let mut options = options.clone();
         let opened = options.create(false).truncate(false).custom_flags(libc::O_DIRECT).open(path);

@@ -1,4 +1,4 @@
-//! The descriptors of a file, and the way in which each byte goes.
+//! The descriptors of a file, and the path of each byte.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -39,7 +39,7 @@ impl FileDescriptors {
         Ok(FileDescriptors { path: path.to_owned(), buffered, selection, is_in_memory })
     }
 
-    /// Returns the way in which the file is read and written, and the reason.
+    /// Returns the backend by which the file is read and written, and the reason.
     pub(super) fn backend(&self) -> BackendChoice {
         let mut why = self.selection.why.clone();
         if let FileAccess::Uring(uring) = &self.selection.access
@@ -58,7 +58,7 @@ impl FileDescriptors {
         &self.buffered
     }
 
-    /// Returns the descriptor past the page cache.
+    /// Returns the descriptor that bypasses the page cache.
     fn direct(&self) -> Option<&DirectFile> {
         match &self.selection.access {
             FileAccess::Direct(direct) => Some(direct),
@@ -67,12 +67,12 @@ impl FileDescriptors {
         }
     }
 
-    /// Returns the descriptor past the page cache, if writes use it.
+    /// Returns the descriptor that bypasses the page cache, if writes use it.
     fn directly_written(&self) -> Option<&DirectFile> {
         self.direct().filter(|_| !self.selection.has_buffered_writes)
     }
 
-    /// Writes whole blocks past the page cache, or any bytes if writes go through it.
+    /// Writes whole blocks, bypassing the page cache, or any bytes if writes go through it.
     fn write_blocks(&self, from: &[u8], offset: u64) -> io::Result<usize> {
         match &self.selection.access {
             _ if self.selection.has_buffered_writes => self.buffered.write_at(from, offset),
@@ -83,7 +83,7 @@ impl FileDescriptors {
         }
     }
 
-    /// Writes a part of a block beside blocks that are written past the page cache.
+    /// Writes a part of a block beside blocks that are written bypassing the page cache.
     fn write_edge(&self, from: &[u8], offset: u64) -> io::Result<usize> {
         match &self.selection.access {
             FileAccess::Uring(uring) => uring.write_edge(&self.buffered, from, offset),
@@ -139,7 +139,7 @@ impl WriteAt for FileDescriptors {
         let before = (offset.next_multiple_of(direct.alignment) - offset) as usize;
         let blocks = (from.len() as u64 / direct.alignment * direct.alignment) as usize;
         match before {
-            // All whole blocks. The part behind them comes next.
+            // All whole blocks. The part after them comes next.
             0 if blocks > 0 && is_aligned(&from[..blocks], offset, direct.alignment) => {
                 self.write_blocks(&from[..blocks], offset)
             }
@@ -182,7 +182,7 @@ mod tests {
             let start = aligned.as_ptr().align_offset(4096);
             let block = &aligned[start..start + 4096];
             assert_eq!(file.write_at(block, 8192).unwrap(), 4096);
-            assert_eq!(cached_pages(&file.buffered).unwrap().cached, 0, "{backend} writes past it");
+            assert_eq!(cached_pages(&file.buffered).unwrap().cached, 0, "{backend} bypasses it");
             file.selection.has_buffered_writes = true;
             assert_eq!((WriteAt::alignment(&file), file.write_at(block, 8192).unwrap()), (1, 4096));
             assert!(cached_pages(&file.buffered).unwrap().cached > 0, "{backend}");

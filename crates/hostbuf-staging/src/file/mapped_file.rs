@@ -16,11 +16,11 @@ use super::mapped_writes::MappedWrites;
 
 /// A mapping of a file on tmpfs. Reads copy from it, so no slot and no device ever refers to it.
 ///
-/// If a file shrinks, an access to a page behind its new end is SIGBUS, which ends the process. A
-/// read therefore looks at the length first, and lets the kernel populate the pages, which returns
-/// an error behind the end. A file that shrinks between that and the copy still ends the process.
-/// It is safe where nobody truncates the file or punches holes into it, and proven safe for a
-/// memory file with the seal `F_SEAL_SHRINK`.
+/// If a file shrinks, an access to a page beyond its new end raises SIGBUS, which ends the process.
+/// A read therefore looks at the length first, and lets the kernel populate the pages, which
+/// returns an error beyond the end. A file that shrinks between that and the copy still ends the
+/// process. It is safe where nobody truncates the file or punches holes into it, and proven safe
+/// for a memory file with the seal `F_SEAL_SHRINK`.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     /// The mapping, unless the file was empty.
@@ -67,7 +67,7 @@ impl MappedFile {
         Ok(MappedFile { mapping, writes: MappedWrites::default() })
     }
 
-    /// Copies bytes at `offset`, and returns their number. Bytes behind the mapping, and those of a
+    /// Copies bytes at `offset`, and returns their number. Bytes beyond the mapping, and those of a
     /// file with holes, are read by `pread`.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl MappedFile {
         let state = file.metadata()?;
         let mapped = self.mapping.as_ref().map_or(0, |mapping| mapping.bytes as u64);
         let end = state.len().min(mapped);
-        // A page of a hole would be allocated by the access, and is SIGBUS if tmpfs is full.
+        // An access to a page of a hole would allocate it, and raises SIGBUS if tmpfs is full.
         let has_holes = state.blocks().saturating_mul(512) < state.len();
         match &self.mapping {
             Some(mapping) if offset < end && !has_holes => {

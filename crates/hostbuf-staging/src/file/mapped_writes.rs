@@ -21,15 +21,15 @@ const LEAST_BYTES: usize = 1 << 30;
 /// to a mapping run in parallel.
 ///
 /// The copies are made by `process_vm_writev(2)` from this process to itself. If the file shrinks
-/// meanwhile, or tmpfs is full, it returns an error where a store would be SIGBUS. The bytes then
-/// go to `pwrite`, which states the reason. They also do where the kernel or a filter of system
-/// calls has no `process_vm_writev`, and where the file cannot be mapped for writing.
+/// meanwhile, or tmpfs is full, it returns an error where a store would raise SIGBUS. The bytes
+/// then go to `pwrite`, which states the reason. They also do where the kernel or a filter of
+/// system calls has no `process_vm_writev`, and where the file cannot be mapped for writing.
 #[derive(Debug, Default)]
 pub(super) struct MappedWrites {
     mapping: RwLock<Option<Arc<WriteMapping>>>,
 }
 
-/// A mapping for writing that begins at the first byte of the file and may end behind its last one.
+/// A mapping for writing that begins at the first byte of the file and may end after its last one.
 #[derive(Debug)]
 struct WriteMapping {
     address: NonNull<u8>,

@@ -1,4 +1,4 @@
-//! Files, and the ways in which they are read and written.
+//! Files, and the backends by which they are read and written.
 
 mod backend;
 mod backend_selection;

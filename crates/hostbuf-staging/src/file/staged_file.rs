@@ -15,7 +15,7 @@ use crate::transfer::{Transfer, TransferPart};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileOptions {
-    /// The way in which the file is read and written.
+    /// The backend by which the file is read and written.
     pub backend: Backend,
     /// True if the file is written too. It is made if it does not exist.
     pub write: bool,
@@ -28,7 +28,7 @@ impl FileOptions {
         FileOptions::default()
     }
 
-    /// Sets the way in which the file is read and written.
+    /// Sets the backend by which the file is read and written.
     #[must_use]
     pub fn backend(mut self, backend: Backend) -> FileOptions {
         self.backend = backend;
@@ -46,7 +46,7 @@ impl FileOptions {
     ///
     /// # Errors
     /// As `open(2)`, with the path; [`Unsupported`](io::ErrorKind::Unsupported), with the reason,
-    /// if the file cannot be read and written in the requested way.
+    /// if the file cannot be read and written by the requested backend.
     pub fn open(self, path: impl AsRef<Path>) -> io::Result<File> {
         FileDescriptors::open(path.as_ref(), self.backend, self.write).map(|file| File(Arc::new(file)))
     }
@@ -56,7 +56,7 @@ impl FileOptions {
 /// and the last transfer has ended.
 ///
 /// A transfer moves bytes between the file and memory of the device of a [`Ring`]: a GPU, or the
-/// host. It is on its way when the call returns.
+/// host. It is in flight when the call returns.
 #[derive(Clone, Debug)]
 pub struct File(Arc<FileDescriptors>);
 
@@ -135,8 +135,8 @@ impl File {
         ring.write_batch(parts, self.0.clone())
     }
 
-    /// Returns the way in which the file is read and written, and the reason. After the first use,
-    /// the reason also states why the slots of a ring are not fixed buffers of io_uring.
+    /// Returns the backend by which the file is read and written, and the reason. After the first
+    /// use, the reason also states why the slots of a ring are not fixed buffers of io_uring.
     #[must_use]
     pub fn backend(&self) -> BackendChoice {
         self.0.backend()

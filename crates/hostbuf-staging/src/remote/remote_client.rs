@@ -94,7 +94,7 @@ impl RemoteClient {
 
     /// Opens a file of HDFS: `webhdfs://HOST:PORT/PATH`, or `swebhdfs://` with TLS. Parameters such
     /// as `user.name` and `delegation` are a query of the address. A file that changes is noticed
-    /// only by a read behind its new end.
+    /// only by a read beyond its new end.
     ///
     /// # Errors
     /// As [`open`](RemoteClient::open).

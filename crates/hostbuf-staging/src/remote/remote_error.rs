@@ -38,7 +38,7 @@ pub enum RemoteProblem {
         /// The reason.
         why: String,
     },
-    /// The server cannot be connected to.
+    /// No connection to the server can be made.
     Connect {
         /// The reason.
         why: String,
@@ -146,7 +146,7 @@ impl fmt::Display for RemoteProblem {
             Address { why } => write!(f, "the address is invalid: {why}"),
             Option { why } => write!(f, "{why}"),
             Credentials { why } => write!(f, "the credentials cannot be used: {why}"),
-            Connect { why } => write!(f, "the server cannot be connected to: {why}"),
+            Connect { why } => write!(f, "cannot connect to the server: {why}"),
             Tls { why } => write!(
                 f,
                 "the certificate of the server is not accepted: {why}. Add the certificate of its authority to those \

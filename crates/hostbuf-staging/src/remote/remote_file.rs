@@ -63,7 +63,7 @@ impl RemoteFile {
         ring.read_batch(Arc::new(self.clone()), parts)
     }
 
-    /// Reads bytes from `offset` on into all of `into`, but none behind the end of the object.
+    /// Reads bytes from `offset` on into all of `into`, but none beyond the end of the object.
     /// Returns the number of bytes. Waits for the server.
     ///
     /// # Errors

@@ -87,7 +87,7 @@ pub(super) fn check_range(
                 // The range is within the object as it was, and not every server states the length.
                 (Some(version), None) => {
                     let what = format!(
-                        "it had {} bytes, and the range is behind its end now (status 416)",
+                        "it had {} bytes, and the range is beyond its end now (status 416)",
                         version.bytes
                     );
                     Err(RemoteProblem::Changed { what })

@@ -59,8 +59,10 @@ impl WebHdfs {
 /// Returns the number of bytes and the time of the last change from an answer to
 /// [`WebHdfs::status`].
 pub(super) fn parse_status(body: &[u8]) -> Result<(u64, String), RemoteProblem> {
-    let invalid =
-        || RemoteProblem::Status { status: 200, why: "it is no answer of WebHDFS to GETFILESTATUS".into() };
+    let invalid = || RemoteProblem::Status {
+        status: 200,
+        why: "the response is not a WebHDFS answer to GETFILESTATUS".into(),
+    };
     let status: Value = serde_json::from_slice(body).map_err(|_| invalid())?;
     let status = status.get("FileStatus").ok_or_else(invalid)?;
     if status.get("type").and_then(Value::as_str) != Some("FILE") {

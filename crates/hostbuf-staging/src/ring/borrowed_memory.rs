@@ -65,8 +65,8 @@ impl From<HostMemory> for BorrowedMemory {
 
 impl BorrowedMemory {
     /// Allocates `bytes` of zeros, on huge pages if there are some, and registers them with the
-    /// device of `registrar` for copies in both directions. A block of an allocator has a power of
-    /// two of bytes; this has exactly so many.
+    /// device of `registrar` for copies in both directions. Unlike a block of `PinnedAlloc`, whose
+    /// length is a power of two, the memory has exactly `bytes` bytes.
     ///
     /// # Errors
     /// [`Error`] for 0 bytes, if the host has no space, and as [`Registrar::register`].
@@ -82,7 +82,7 @@ impl BorrowedMemory {
         };
         let span = Span::new(start, bytes)?;
         let registration = Registration::with_keepalive(registrar, span, Access::WRITE, owner)?;
-        let address = NonNull::new(span.start() as *mut u8).expect("a span begins behind the null address");
+        let address = NonNull::new(span.start() as *mut u8).expect("a span begins after the null address");
         // SAFETY: the registration keeps the memory, which nobody else has. It is zeroed.
         Ok(unsafe { BorrowedMemory::new(address, bytes, registration) })
     }

@@ -82,7 +82,7 @@ impl<D: CopyDevice> RingCore<D> {
         self.signal.notify();
     }
 
-    /// Stops all transfers. The threads end when nothing is on its way.
+    /// Stops all transfers. The threads end when nothing is in flight.
     pub(super) fn stop(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
         for transfer in self.queue.take_all().into_iter().chain(self.after_streams.take_all()) {
@@ -194,7 +194,10 @@ impl<D: CopyDevice> Drop for RingCore<D> {
         // The thread of a device that still has work before a transfer must not drop it.
         drop(self.after_streams.take_all());
         if self.abandoned.load(Ordering::SeqCst) > 0 {
-            tracing::error!(device = self.device.name(), "the memory of a ring stays: its device is lost");
+            tracing::error!(
+                device = self.device.name(),
+                "the memory of a ring is leaked, because its device is lost and may still access it"
+            );
             self.life.keep_memory();
             for slot in &mut self.slots {
                 slot.abandon_record();

@@ -12,9 +12,11 @@ use crate::slot_word::MAX_PIECES;
 pub struct RingOptions {
     /// The number of slots.
     pub slots: usize,
-    /// The length of a slot in bytes. One copy of the device moves at most so much.
+    /// The length of a slot in bytes. One copy of the device
+    /// moves at most this many bytes.
     pub slot_bytes: usize,
-    /// The length of a piece in bytes. One read or write of a thread moves at most so much.
+    /// The length of a piece in bytes. One read or write of a thread
+    /// moves at most this many bytes.
     pub piece_bytes: usize,
     /// The number of threads.
     pub workers: usize,

@@ -24,7 +24,7 @@ pub(super) struct SlotRecord {
 #[derive(Debug)]
 pub(super) struct RingSlot<E> {
     pub(super) state: SlotWord,
-    /// Recorded behind the copy of the slot.
+    /// Recorded after the copy of the slot.
     pub(super) event: E,
     /// The place of the last copy in the order of all copies of the ring.
     copied: AtomicU64,

@@ -28,14 +28,14 @@ use crate::transfer::{
 };
 
 /// A ring between the host and one device: slots of host memory that threads fill in pieces, and
-/// that the device copies whole. Transfers in both directions may be on their way at the same time.
+/// that the device copies whole. Transfers in both directions may be in flight at the same time.
 ///
 /// A slot that the device copies is waited for only when no other slot is free. Per slot there is
 /// no allocation, no lock, and no system call but the reads, the copy, and the question whether it
 /// has ended. A ring without transfers takes no CPU time.
 ///
-/// A ring ends when a buffer is frozen that has its memory: its transfers are cancelled, and the
-/// memory is given back first.
+/// A ring ends when the buffer that contains its memory is frozen: its transfers are cancelled, and
+/// the memory is given back first.
 ///
 /// Dropping the ring cancels its transfers, and waits until the device accesses none of its memory.
 /// In a forked child it does nothing, and transfers are [`TransferError::Forked`].
@@ -89,7 +89,7 @@ impl<D: CopyDevice> Ring<D> {
     }
 
     /// Returns whether transfers can be started: this process has made the ring, the device is not
-    /// lost, and no buffer was frozen that has the memory of the ring.
+    /// lost, and the buffer that contains the memory of the ring, if any, was not frozen.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.fork_guard.is_current() && self.core.is_usable()
@@ -102,7 +102,8 @@ impl<D: CopyDevice> Ring<D> {
     }
 
     /// Starts to read the bytes of `source` from `offset` on into memory of the device, whose
-    /// length is that of the transfer. On failure the rest of that memory has any content.
+    /// length is that of the transfer. On failure the rest of that memory has indeterminate
+    /// contents.
     pub fn read(&self, source: Arc<dyn ReadAt>, offset: u64, to: DeviceTarget) -> Transfer {
         let range = TransferPart::new(offset, to);
         self.start(HostSide::Source(source), slice::from_ref(&range), |sizes| Ok(contiguous(&range, sizes)))
@@ -110,7 +111,7 @@ impl<D: CopyDevice> Ring<D> {
 
     /// Starts to write memory of the device to `sink` from `offset` on. The bytes are written in
     /// any order, and nothing makes them durable. A write that has failed or was cancelled has
-    /// written some of the bytes, also behind those that have [landed](Transfer::landed).
+    /// written some of the bytes, including some after those that have [landed](Transfer::landed).
     pub fn write(&self, from: DeviceTarget, sink: Arc<dyn WriteAt>, offset: u64) -> Transfer {
         let range = TransferPart::new(offset, from);
         self.start(HostSide::Sink(sink), slice::from_ref(&range), |sizes| Ok(contiguous(&range, sizes)))

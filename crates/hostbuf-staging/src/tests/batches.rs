@@ -119,7 +119,7 @@ proptest! {
         for (memory, &(offset, bytes)) in memories.iter().zip(&ranges) {
             prop_assert!(memory.content() == content[offset..offset + bytes]);
         }
-        // Write them one behind the other, with gaps.
+        // Write them one after the other, with gaps.
         let (mut at, mut parts, mut expected) = (0, Vec::new(), vec![0; 80 * SLOT]);
         for (memory, &(offset, bytes)) in memories.iter().zip(&ranges) {
             at += offset % 100;

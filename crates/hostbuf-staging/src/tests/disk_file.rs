@@ -16,7 +16,7 @@ impl DiskFile {
         DiskFile(path)
     }
 
-    /// Opens the file past the page cache, unless its file system refuses that.
+    /// Opens the file bypassing the page cache, unless its file system refuses that.
     pub(crate) fn direct(&self) -> Option<File> {
         self.open(Backend::Direct)
     }

@@ -43,7 +43,7 @@ fn a_source_that_ends_or_lies_is_an_error() {
     let short = ring.read(Arc::new(ByteSource::new(vec![1; 2 * SLOT + 10])), 0, to.clone());
     match short.wait().unwrap_err() {
         TransferError::UnexpectedEnd { offset, landed, .. } => {
-            // The piece with the end, or one behind it.
+            // The piece with the end, or one after it.
             assert!(offset >= 2 * SLOT as u64 + 10 && landed <= 2 * SLOT as u64, "{offset} {landed}");
         }
         other => panic!("{other}"),

@@ -1,4 +1,4 @@
-//! Files through the page cache and past it.
+//! Files through the page cache and bypassing it.
 
 use std::fs;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ fn all_ways_read_and_write_the_same_bytes() {
 }
 
 #[test]
-fn the_way_depends_on_the_page_cache() {
+fn the_backend_depends_on_the_page_cache() {
     let content = pattern(4 * SLOT, 3);
     let disk = DiskFile::new("auto", &content);
     let cached = File::open(&disk.0).unwrap();
     let Ok(pages) = cached_pages(cached.as_std()) else {
-        assert!(cached.backend().why.contains("does not tell"), "{}", cached.backend());
+        assert!(cached.backend().why.contains("does not report"), "{}", cached.backend());
         return;
     };
     assert_eq!((pages.cached, cached.backend().backend), (pages.pages, Backend::Posix));

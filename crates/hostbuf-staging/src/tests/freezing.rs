@@ -34,7 +34,7 @@ fn a_ring_ends_before_its_memory_is_frozen() {
     stalling.wait_stalled();
     std::thread::scope(|scope| {
         let freezing = scope.spawn(|| Freezing::begin(span).map(Freezing::keep));
-        // The read is on its way, so the memory is still in use.
+        // The read is in flight, so the memory is still in use.
         while ring.is_usable() {
             std::thread::yield_now();
         }

@@ -17,7 +17,7 @@ use crate::{
 struct OwnedBytes(Arc<Mutex<Vec<u8>>>);
 
 impl OwnedBytes {
-    /// Makes memory whose first byte is `shift` behind a multiple of 4096.
+    /// Makes memory whose first byte is `shift` bytes after a multiple of 4096.
     fn new(bytes: usize, shift: usize) -> (OwnedBytes, DeviceTarget) {
         let mut content = vec![0; bytes + 2 * 4096];
         let start = content.as_ptr().align_offset(4096) + shift;

@@ -141,7 +141,7 @@ fn the_oldest_transfer_that_blocks_a_stream_has_a_slot_of_its_own() {
     while !device.is_hanging() {
         std::thread::yield_now();
     }
-    let behind = ring.read(source.clone(), 0, of_others);
+    let after = ring.read(source.clone(), 0, of_others);
     memory.fill(&vec![0; content.len()]);
     let oldest = ring.read_on(&stream, source.clone(), 0, to.clone());
     let next = ring.read_on(&stream, source, 0, to);
@@ -153,7 +153,7 @@ fn the_oldest_transfer_that_blocks_a_stream_has_a_slot_of_its_own() {
         transfer.wait().expect("it is read");
     }
     device.resume();
-    for transfer in [hanging, behind] {
+    for transfer in [hanging, after] {
         transfer.wait().expect("it is read");
     }
 }

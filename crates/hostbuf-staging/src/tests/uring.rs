@@ -98,7 +98,7 @@ fn a_read_ends_where_the_file_ends() {
     let (_memory, to) = target(4 * SLOT);
     match ring.read(file.clone(), 0, to).wait() {
         Err(TransferError::UnexpectedEnd { offset, landed, .. }) => {
-            // The piece behind that of the end may be read first.
+            // The piece after that of the end may be read first.
             assert!(offset >= content.len() as u64 && landed <= 2 * SLOT as u64, "{offset} {landed}");
         }
         other => panic!("{other:?}"),

@@ -78,7 +78,7 @@ fn a_process_without_io_uring_says_why() {
             assert!(error.to_string().starts_with(&format!("{}: {forbidden}", disk.0.display())), "{error}");
             let auto = File::open(&disk.0).unwrap();
             let choice = auto.backend();
-            if disk.direct().is_some() && !choice.why.contains("does not tell") {
+            if disk.direct().is_some() && !choice.why.contains("does not report") {
                 assert_eq!(choice.backend, Backend::Direct);
                 assert!(choice.why.contains(forbidden), "{choice}");
             }

@@ -10,7 +10,7 @@ use hostbuf_os::fork_guard::ForkGuard;
 use super::transfer_error::TransferError;
 use super::transfer_state::TransferState;
 
-/// A transfer on its way, or one that has ended. As a `Future` it returns what
+/// A transfer in flight, or one that has ended. As a `Future` it returns what
 /// [`wait`](Transfer::wait) returns, and no thread waits for it.
 ///
 /// Dropping it cancels the transfer. The memory of both sides is kept until nothing accesses it any

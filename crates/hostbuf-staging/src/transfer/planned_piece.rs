@@ -38,7 +38,7 @@ impl PiecePart {
         self.memory.len()
     }
 
-    /// Returns whether `next` lies behind this part, in the slot and on the device.
+    /// Returns whether `next` directly follows this part, in the slot and on the device.
     pub(crate) fn continues_with(&self, next: &PiecePart) -> bool {
         self.memory.end == next.memory.start && self.address + self.bytes() as u64 == next.address
     }

@@ -23,7 +23,7 @@ pub enum TransferError {
         /// The number of bytes at the beginning of the transfer that have landed.
         landed: u64,
     },
-    /// The source has ended before the transfer.
+    /// The source ends before the end of the transfer.
     UnexpectedEnd {
         /// The name of the source.
         name: String,
@@ -98,7 +98,11 @@ impl fmt::Display for TransferError {
                 write!(f, "{doing} {name} at offset {offset}: {source}; {landed} bytes have landed")
             }
             TransferError::UnexpectedEnd { name, offset, landed } => {
-                write!(f, "{name} ends at offset {offset}, before the transfer; {landed} bytes have landed")
+                write!(
+                    f,
+                    "{name} ends at offset {offset}, before the end of the requested range; {landed} bytes have landed; check the \
+                     offset and the length"
+                )
             }
             TransferError::Device { address, source, landed } => {
                 write!(f, "{source} (at {address:#x}); {landed} bytes have landed")
@@ -119,10 +123,10 @@ impl fmt::Display for TransferError {
                 )
             }
             TransferError::OtherDevice { device, address } => {
-                write!(f, "{address:#x} is no memory of {device}: use a ring of the device that has it")
+                write!(f, "{address:#x} is not memory of {device}: use a ring of the device that has it")
             }
             TransferError::Forked => {
-                f.write_str("a forked child has no part in the rings of its parent: make a ring in the child")
+                f.write_str("a forked child cannot use the rings of its parent: make a ring in the child")
             }
         }
     }

@@ -72,8 +72,8 @@ impl TransferPlan {
         }
     }
 
-    /// Returns the parts of a chunk, each as long as one copy of a device can be: parts that lie
-    /// behind each other in the slot and on the device are one.
+    /// Returns the parts of a chunk, each as long as one copy of a device can be: parts that are
+    /// adjacent in the slot and on the device are one.
     pub(crate) fn copies(&self, chunk: u64) -> PlannedCopies<'_> {
         PlannedCopies { plan: self, chunk, pieces: self.pieces(chunk), piece: 0, index: 0, pending: None }
     }

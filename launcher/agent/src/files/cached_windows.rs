@@ -21,8 +21,8 @@ pub(super) struct CachedWindows<'a> {
 }
 
 impl CachedWindows<'_> {
-    /// Examines a file of `bytes` bytes in windows of `window` bytes. If the kernel does not tell,
-    /// no window counts as absent.
+    /// Examines a file of `bytes` bytes in windows of `window` bytes. If the kernel does not report
+    /// it, no window counts as absent.
     pub(super) fn of(file: &File, bytes: u64, window: u64) -> CachedWindows<'_> {
         let starts = (0..bytes).step_by(window as usize);
         let is_absent = |start: u64| {

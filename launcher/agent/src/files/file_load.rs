@@ -118,7 +118,8 @@ impl FileLoad<'_> {
     }
 
     /// Opens the file, and maps its memory file unless it is empty. If the page cache has little of
-    /// it, it is read past the page cache, also where [`File`] cannot know that (before Linux 6.5).
+    /// it, it is read bypassing the page cache, even where [`File`] cannot know that (before Linux
+    /// 6.5).
     fn open(&self) -> Result<(File, Option<FileMapping>)> {
         let input = self.input;
         let open = |backend| FileOptions::new().backend(backend).open(input.path());

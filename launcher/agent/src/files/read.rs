@@ -115,8 +115,8 @@ impl<'a> FileRead<'a> {
     fn read_window(&self, window: u64) -> Result<(), ReadFailure> {
         let Range { start, end } = place(window, self.mapping.len());
         let wanted = (end - start) as usize;
-        // Reads past the page cache have whole blocks, of at most 4096 bytes. The last page of the
-        // mapping is whole too.
+        // Reads that bypass the page cache have whole blocks, of at most 4096 bytes. The last page
+        // of the mapping is whole too.
         let room = wanted.next_multiple_of(self.file.alignment() as usize);
         let memory = (self.mapping.start() + start as usize) as *mut u8;
         // SAFETY: the mapping has all pages that contain its bytes, and this thread has claimed

@@ -43,7 +43,7 @@ const CODES: [(c_uint, &str, &str); 34] = [
     (5009, "CU_FILE_DEVICE_NOT_SUPPORTED", "the GPU has no GPUDirect Storage, and allow_compat_mode is off"),
     (5010, "CU_FILE_NVFS_DRIVER_ERROR", "load nvidia-fs, or set allow_compat_mode in cufile.json"),
     (5011, "CU_FILE_CUDA_DRIVER_ERROR", ""),
-    (5012, "CU_FILE_CUDA_POINTER_INVALID", "the address is none of the GPU"),
+    (5012, "CU_FILE_CUDA_POINTER_INVALID", "the address does not belong to the GPU"),
     (5013, "CU_FILE_CUDA_MEMORY_TYPE_INVALID", "the memory is not that of a GPU"),
     (5014, "CU_FILE_CUDA_POINTER_RANGE_ERROR", "the range exceeds the allocation"),
     (5015, "CU_FILE_CUDA_CONTEXT_MISMATCH", "the memory belongs to another context"),

@@ -31,7 +31,7 @@ pub struct CuFile {
 }
 
 impl CuFile {
-    /// Opens a file for reading, past the page cache if its file system allows that.
+    /// Opens a file for reading, bypassing the page cache if its file system allows that.
     ///
     /// # Errors
     /// [`CuFileError`], with the path.

@@ -31,7 +31,7 @@ pub(super) struct Piece {
     pub(super) alignment: usize,
 }
 
-/// An io_uring that one thread uses. No operation is on its way between two calls.
+/// An io_uring that one thread uses. No operation is in flight between two calls.
 pub(super) struct IoQueue {
     ring: IoUring,
     buffers: Option<FixedBuffers>,
@@ -95,8 +95,8 @@ impl IoQueue {
         !self.is_broken && self.fork_guard.is_current()
     }
 
-    /// Reads or writes a piece, in parts that are on their way at the same time. Returns the number
-    /// of bytes before the first one that is not read or written.
+    /// Reads or writes a piece, in parts that are in flight at the same time. Returns the number of
+    /// bytes before the first one that is not read or written.
     ///
     /// # Errors
     /// The kernel's.
@@ -193,7 +193,7 @@ impl PieceBatch<'_> {
                 Err(error)
             }
             _ => {
-                // The kernel writes to the memory of the caller, and nobody can tell until when.
+                // The kernel may write to the memory of the caller for an unknown time.
                 tracing::error!("io_uring_enter fails with operations in flight: {error}");
                 std::process::abort();
             }

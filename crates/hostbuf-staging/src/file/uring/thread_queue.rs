@@ -26,7 +26,7 @@ thread_local! {
 /// # Safety
 /// The memory stays mapped until this function returns.
 pub(crate) unsafe fn with_slot_memory<T>(memory: NonNull<[u8]>, work: impl FnOnce() -> T) -> T {
-    /// A guard that ends the registration, also if the work panics.
+    /// A guard that ends the registration, even if the work panics.
     struct Ending;
     impl Drop for Ending {
         fn drop(&mut self) {

@@ -23,24 +23,26 @@ pub(in crate::file) fn probe() -> Result<(), String> {
     IoQueue::new().map(drop)
 }
 
-/// The part of a file that io_uring reads and writes: past the page cache where the file allows it.
+/// The part of a file that io_uring reads and writes, bypassing the page cache where the file
+/// allows it.
 #[derive(Debug)]
 pub(in crate::file) struct UringFile {
     direct: Option<DirectFile>,
-    /// The lock that writes past the page cache share, and that a write through it has alone: see
-    /// [`write_edge`](UringFile::write_edge).
+    /// The lock that writes bypassing the page cache share, and that a write through it has alone:
+    /// see [`write_edge`](UringFile::write_edge).
     edges: RwLock<()>,
     /// The reason why the memory of a ring was not registered.
     refusal: OnceLock<String>,
 }
 
 impl UringFile {
-    /// Makes a file. Without a descriptor past the page cache, io_uring goes through it.
+    /// Makes a file. Without a descriptor that bypasses the page cache, io_uring goes through
+    /// it.
     pub(in crate::file) fn new(direct: Option<DirectFile>) -> UringFile {
         UringFile { direct, edges: RwLock::new(()), refusal: OnceLock::new() }
     }
 
-    /// Returns the descriptor past the page cache.
+    /// Returns the descriptor that bypasses the page cache.
     pub(in crate::file) fn direct(&self) -> Option<&DirectFile> {
         self.direct.as_ref()
     }
@@ -82,9 +84,9 @@ impl UringFile {
 
     /// Writes a part of a block through the page cache.
     ///
-    /// The kernel drops the cached pages of a block when it has written the block past the page
-    /// cache. If such a page is written meanwhile, the kernel reports possible corruption, and the
-    /// next fsync fails with EIO. `pwrite` excludes that by the lock of the inode, but io_uring
+    /// The kernel drops the cached pages of a block when it has written the block bypassing the
+    /// page cache. If such a page is written meanwhile, the kernel reports possible corruption, and
+    /// the next fsync fails with EIO. `pwrite` excludes that by the lock of the inode, but io_uring
     /// gives the lock up when the operation has started.
     ///
     /// # Errors

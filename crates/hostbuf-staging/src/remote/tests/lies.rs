@@ -112,7 +112,7 @@ fn an_object_that_has_changed_is_an_error() {
     // Servers of S3 may state a reason instead of the length.
     let xml = b"<Error><Code>InvalidRange</Code></Error>";
     let shorter = problem_of(|_, _| TestAnswer::new("416 Range Not Satisfiable", &[], xml));
-    let what = "it had 1000 bytes, and the range is behind its end now (status 416)".to_owned();
+    let what = "it had 1000 bytes, and the range is beyond its end now (status 416)".to_owned();
     assert_eq!(shorter, RemoteProblem::Changed { what });
     // The object is as long as before, so the server has no reason to refuse.
     let same = problem_of(|_, _| {
