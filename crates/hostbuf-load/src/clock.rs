@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
 
-/// Runs an operation. Returns also its duration, and the part of it in which the thread has slept
+/// Runs an operation. Also returns its duration, and the part of it in which the thread has slept
 /// in the kernel, which a read does while it waits for a disk.
 pub(crate) fn time<T>(operation: impl FnOnce() -> T) -> (T, Duration, Duration) {
     let (begun, before) = (Instant::now(), thread_usage());

@@ -36,13 +36,14 @@ impl GpuCopy {
     /// files of `table` with `options`.
     ///
     /// # Errors
-    /// [`LoadError::Job`] of the registration and of the driver.
+    /// [`LoadError::Option`], and [`LoadError::Job`] of the registration and of the driver.
     pub fn new(
         gpu: u32,
         buffer: &HostBuffer,
         table: &TensorTable,
         options: &LoadOptions,
     ) -> Result<GpuCopy, LoadError> {
+        options.check()?;
         let (region_bytes, window_bytes) = (table.region_bytes(), options.window_bytes);
         let registrar = CudaHost::new(gpu).map_err(hostbuf::Error::from)?;
         let registration = buffer.register(&Arc::new(registrar), .., Access::READ)?;
@@ -103,6 +104,9 @@ impl GpuCopy {
     }
 
     /// Returns the GPU's address of the first byte of a tensor of the table.
+    ///
+    /// # Panics
+    /// As [`TensorTable::region_offset`], if the tensor is one of another table.
     #[must_use]
     pub fn address(&self, table: &TensorTable, tensor: &TensorEntry) -> u64 {
         self.memory.address() + table.region_offset(tensor)
@@ -113,7 +117,7 @@ impl Drop for GpuCopy {
     fn drop(&mut self) {
         // The GPU may still read the buffer.
         if let Err(error) = self.wait() {
-            tracing::error!(%error, "waiting for copies of a load");
+            tracing::error!(%error, "cannot wait for the copies of a load to the GPU");
         }
     }
 }

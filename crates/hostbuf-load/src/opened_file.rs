@@ -28,7 +28,7 @@ impl OpenedFile {
         backend: Backend,
         is_same_host: bool,
     ) -> Result<OpenedFile, FileError> {
-        // A file that is shifted against pages cannot be read past the page cache.
+        // A file that is shifted against pages cannot be read bypassing the page cache.
         let backend = if source.is_page_aligned() { backend } else { Backend::Posix };
         let file = FileOptions::new().backend(backend).open(&source.path);
         let file = Arc::new(file.map_err(|error| FileProblem::opening(error, &source.path))?);

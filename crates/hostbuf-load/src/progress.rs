@@ -83,13 +83,20 @@ impl LoadProgress {
     }
 
     /// Returns the bytes of a range of the region once they are [ready](LoadProgress::is_ready),
-    /// for copies to a device while the rest is being read.
+    /// for copies to a device while the rest is being read. An empty range has no bytes, wherever
+    /// it is.
     #[must_use]
     pub fn bytes(&self, range: Range<u64>) -> Option<&[u8]> {
+        if range.is_empty() {
+            return Some(&[]);
+        }
         self.is_ready(range.clone()).then(|| self.region.bytes(range))
     }
 
     /// Returns whether all bytes of a tensor of the table are ready.
+    ///
+    /// # Panics
+    /// As [`TensorTable::region_offset`], if the tensor is one of another table.
     #[must_use]
     pub fn has_tensor(&self, table: &TensorTable, tensor: &TensorEntry) -> bool {
         let start = table.region_offset(tensor);

@@ -60,7 +60,9 @@ impl ShardIndex {
         for (tensor, shard) in map {
             let shard = shard.as_str().map(Path::new).filter(|shard| is_below(shard));
             let Some(shard) = shard else {
-                return Err(invalid(format!("the shard of \"{tensor}\" is no file of the index's folder")));
+                return Err(invalid(format!(
+                    "the shard of \"{tensor}\" is not a file in the folder of the index"
+                )));
             };
             tensors.push((folder.join(shard), tensor.clone()));
         }

@@ -49,8 +49,8 @@ impl Tensors {
     /// `None` if it has loaded none. Local, not collective.
     ///
     /// # Errors
-    /// Those of [`HostBuffer::attach_named`], except that there is no such buffer; as
-    /// [`open`](Tensors::open).
+    /// As [`HostBuffer::attach_named`] and [`open`](Tensors::open). A job without the buffer is not
+    /// an error.
     pub fn loaded() -> Result<Option<Tensors>, LoadError> {
         if !HostBuffer::is_launched() {
             return Ok(None);

@@ -15,7 +15,7 @@ use arrow_ipc::{Block, Message, RecordBatch as BatchHeader, root_as_footer, root
 use crate::error::{FileProblem, LoadError};
 use crate::tensors::Tensors;
 
-/// The number of bytes behind the footer of a file.
+/// The number of bytes after the footer of a file.
 const TAIL: usize = 10;
 /// The number of bytes at the beginning of a message that every reader expects.
 const MESSAGE_HEAD: usize = 8;

@@ -152,8 +152,8 @@ impl fmt::Display for FileError {
             ),
             FileProblem::MissingTensor { tensor, index } => write!(
                 f,
-                "{path} has no tensor \"{tensor}\", but {} states that it has: the index and the shards are of different versions, \
-                 so copy all of them again",
+                "{path} has no tensor \"{tensor}\", but {} states that it does. The index and the shards are of different versions: \
+                 copy all of them again",
                 index.display()
             ),
             FileProblem::EmptyFolder => write!(

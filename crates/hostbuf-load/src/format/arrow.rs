@@ -13,7 +13,7 @@ use crate::error::FileProblem;
 pub(super) const MAGIC: &[u8] = b"ARROW1";
 /// The number of bytes before the messages.
 const HEAD: u64 = 8;
-/// The number of bytes behind the footer.
+/// The number of bytes after the footer.
 const TAIL: u64 = 10;
 
 /// Checks the layout, and returns one tensor of all bytes.

@@ -12,7 +12,7 @@ use crate::error::FileProblem;
 
 impl FileHeader {
     /// Reads the header of a file of `bytes` bytes, whose format is `format`, or else that of its
-    /// extension or its first bytes. Returns also the number of bytes that were read.
+    /// extension or its first bytes. Also returns the number of bytes that were read.
     ///
     /// # Errors
     /// The kernel's, and those of a header that is damaged or not supported.

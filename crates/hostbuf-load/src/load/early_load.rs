@@ -84,7 +84,7 @@ impl LoadOptions {
         let region = LoadedRegion::new(memory.clone(), root.check(left)?);
         region.write_table(encoded);
         LoadBoard::at(memory, root.board, root.windows()).begin();
-        // SAFETY: within the memory, behind the block, which ends with a whole page. No other
+        // SAFETY: within the memory, after the block, which ends with a whole page. No other
         // process has the memory.
         unsafe { memory.as_ptr().add(offset as usize).cast::<LoadRoot>().write(root) };
         Ok((table, region, offset))

@@ -15,7 +15,7 @@ const ROOT_BYTES: u64 = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadOptions {
-    /// The way in which files are read.
+    /// The backend by which files are read.
     pub backend: Backend,
     /// The length of a window in bytes, a power of two of at least 4096. A rank claims one window
     /// at a time, and windows become readable one by one.
@@ -51,7 +51,7 @@ impl LoadOptions {
         LoadOptions::default()
     }
 
-    /// Sets the way in which files are read.
+    /// Sets the backend by which files are read.
     #[must_use]
     pub fn backend(mut self, backend: Backend) -> LoadOptions {
         self.backend = backend;
@@ -83,7 +83,7 @@ impl LoadOptions {
     ///
     /// # Errors
     /// [`LoadError::Option`].
-    pub(super) fn check(&self) -> Result<(), LoadError> {
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
         let what = match self {
             LoadOptions { window_bytes, .. } if !window_bytes.is_power_of_two() || *window_bytes < 4096 => {
                 format!("invalid window of {window_bytes} bytes: expected a power of two of at least 4096")

@@ -1,4 +1,4 @@
-//! The encoded table of tensors, on its way to all hosts.
+//! The encoded table of tensors that is sent to all hosts.
 
 use hostbuf::job::{Collective, Reduce};
 

@@ -92,7 +92,7 @@ fn all_bytes_arrive_by_every_backend() {
 }
 
 #[test]
-fn elements_are_aligned_also_behind_a_header_of_odd_length() {
+fn elements_are_aligned_even_after_a_header_of_odd_length() {
     let folder = TestFolder::new("aligned");
     let files = files(&folder);
     let tensors = SMALL.allocate_and_load(&Solo, BufferOptions::new(0), &files).expect("the files are valid");
@@ -119,6 +119,19 @@ fn another_handle_finds_the_tensors_also_after_freezing() {
     assert_eq!((error.kind(), error.to_string().contains("x.a")), (LoadErrorKind::Argument, true));
 }
 
+#[cfg(feature = "cuda")]
+#[test]
+fn a_copy_to_a_gpu_checks_the_options_first() {
+    let folder = TestFolder::new("gpu-options");
+    let files = files(&folder);
+    let buffer = buffer_for(SMALL, &files);
+    let table = TensorTable::read(&files).expect("the files are valid");
+    // A host without a GPU has the same error.
+    let options = SMALL.window_bytes(0);
+    let error = crate::GpuCopy::new(0, &buffer, &table, &options).expect_err("no window has 0 bytes");
+    assert!(matches!(error, LoadError::Option { .. }), "{error}");
+}
+
 #[test]
 fn windows_become_ready_one_by_one() {
     let folder = TestFolder::new("windows");
@@ -135,6 +148,9 @@ fn windows_become_ready_one_by_one() {
         }
         seen.lock().expect("no thread panics").push((progress.counters().bytes_read, found.is_some()));
         assert_eq!(found.is_some(), progress.has_tensor(&table, first));
+        let end = table.region_bytes();
+        assert_eq!(progress.bytes(end + 1..end + 1), Some(&[][..]));
+        assert_eq!(progress.bytes(end..end + 1), None);
     };
     SMALL.workers(1).load_with(&Solo, &buffer, &files, &observer).expect("the files are valid");
     let seen = seen.into_inner().expect("no thread panics");

@@ -73,8 +73,8 @@ impl WindowReader<'_> {
         let open = self.files.get(piece.file)?;
         let bytes = piece.bytes.end - piece.bytes.start;
         let _range = ThreadRange::of_bytes(RangeName::ReadPiece, bytes as usize);
-        // Past the page cache, the last page of a file is read whole. The bytes of its page in the
-        // region belong to the file, since files begin at pages.
+        // Bypassing the page cache, the last page of a file is read whole. The bytes of its page in
+        // the region belong to the file, since files begin at pages.
         let alignment = open.file.alignment();
         let whole = bytes.next_multiple_of(alignment);
         let place = piece.region_offset..piece.region_offset + whole;

@@ -9,7 +9,7 @@ use crate::opened_file::OpenedFile;
 use crate::slice_target::SliceTarget;
 use crate::table::TensorTable;
 
-/// A load of tensors through a ring, on its way or ended. Dropping it cancels it.
+/// A load of tensors through a ring, in flight or ended. Dropping it cancels it.
 #[derive(Debug)]
 #[must_use = "dropping a transfer cancels it"]
 pub struct TensorTransfer {
@@ -53,8 +53,8 @@ impl TensorTransfer {
     /// the number of bytes.
     ///
     /// # Errors
-    /// [`LoadError::Transfer`] and [`LoadError::File`]. The memory of the device then has any
-    /// content. The transfers of other files are cancelled.
+    /// [`LoadError::Transfer`] and [`LoadError::File`]. The memory of the device then has
+    /// indeterminate contents. The transfers of other files are cancelled.
     pub fn wait(&self) -> Result<u64, LoadError> {
         let mut bytes = 0;
         for (file, transfer) in &self.files {

@@ -192,7 +192,7 @@ mod tests {
         });
         all.sort_unstable();
         assert!(all.into_iter().eq(0..700));
-        // The next round goes on behind them.
+        // The next round goes on after them.
         assert_eq!((board.claim(701), board.claim(701)), (Some(700), None));
     }
 

@@ -67,7 +67,7 @@ impl LoadRoot {
     }
 
     /// Returns the number of bytes of the block. It ends with a whole page, so that the last page
-    /// of a file can be read past the page cache.
+    /// of a file can be read bypassing the page cache.
     pub(crate) fn block_bytes(&self) -> u64 {
         self.region + self.region_bytes.next_multiple_of(PAGE)
     }

@@ -63,9 +63,9 @@ impl TensorEntry {
         self.select(dim, slice::from_ref(&(start..end)))
     }
 
-    /// Returns the shares of rank `rank` of `ranks` of several parts that lie behind each other
-    /// along dimension `dim`: of a fused QKV matrix, or of gate and up projections. In the slice
-    /// the shares lie behind each other in the same order. In contrast to
+    /// Returns the shares of rank `rank` of `ranks` of several parts that are adjacent along
+    /// dimension `dim`: of a fused QKV matrix, or of gate and up projections. In the slice the
+    /// shares are adjacent in the same order. In contrast to
     /// [`slice`](TensorEntry::slice), parts that cannot be divided into equal shares are refused,
     /// since the shares of different parts belong together.
     ///
@@ -111,11 +111,11 @@ impl TensorEntry {
         if self.bytes() == 0 {
             return Ok(selected);
         }
-        // The dimensions before and behind this one, in the order of memory.
-        let (before, behind) = (&self.shape[..dim], &self.shape[dim + 1..]);
+        // The dimensions before and after this one, in the order of memory.
+        let (before, after) = (&self.shape[..dim], &self.shape[dim + 1..]);
         let (outer, inner) = match self.order {
-            ArrayOrder::C => (before, behind),
-            ArrayOrder::Fortran => (behind, before),
+            ArrayOrder::C => (before, after),
+            ArrayOrder::Fortran => (after, before),
         };
         let (height, inner) = (outer.iter().product::<u64>(), inner.iter().product::<u64>());
         let within = || SliceError::WithinByte { dim, bits: self.dtype.bits() };

@@ -1,9 +1,9 @@
 //! The places of files in one region of a buffer.
 //!
 //! Each file lies in the region whole, with its header, from a multiple of 4096 on. So its bytes
-//! have the same place in a page as in the file, and reads past the page cache go straight into
-//! the buffer. A tensor is aligned in memory as it is in its file: numpy aligns data to 64 bytes,
-//! safetensors to 8.
+//! have the same place in a page as in the file, and reads bypassing the page cache go straight
+//! into the buffer. A tensor is aligned in memory as it is in its file: numpy aligns data to 64
+//! bytes, safetensors to 8.
 //!
 //! A file of safetensors whose header has another length would leave its elements unaligned. Such
 //! a file is shifted, so that its data begin at a multiple of 64, and it is read through the page

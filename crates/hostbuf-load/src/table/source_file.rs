@@ -15,7 +15,7 @@ pub struct SourceFile {
     pub format: FileFormat,
     /// The file when its header was read.
     pub version: FileVersion,
-    /// The offset of the first byte of data, behind the header.
+    /// The offset of the first byte of data, after the header.
     pub data_start: u64,
     /// The offset of the first byte of the file in the region of a buffer.
     pub region_offset: u64,

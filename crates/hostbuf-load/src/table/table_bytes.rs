@@ -1,6 +1,6 @@
 //! The numbers and texts of an encoded table.
 
-/// A writer of numbers and texts behind each other.
+/// A writer of adjacent numbers and texts.
 #[derive(Default)]
 pub(super) struct TableWriter(pub(super) Vec<u8>);
 

@@ -154,6 +154,10 @@ impl TensorTable {
     }
 
     /// Returns the offset of a tensor in the region of a buffer.
+    ///
+    /// # Panics
+    /// If the tensor is one of another table, and this table has no file of its number. Otherwise
+    /// the result is meaningless for such a tensor.
     #[must_use]
     pub fn region_offset(&self, tensor: &TensorEntry) -> u64 {
         self.files[tensor.file].region_offset + tensor.range.start

@@ -106,9 +106,9 @@ fn an_index_that_is_none_is_an_error() {
     for (text, why) in [
         ("{", "EOF"),
         ("{\"weight_map\": 3}", "no object \"weight_map\""),
-        (r#"{"weight_map":{"a":"../a.safetensors"}}"#, "no file of the index's folder"),
-        (r#"{"weight_map":{"a":""}}"#, "no file of the index's folder"),
-        (r#"{"weight_map":{"a":7}}"#, "no file of the index's folder"),
+        (r#"{"weight_map":{"a":"../a.safetensors"}}"#, "not a file in the folder of the index"),
+        (r#"{"weight_map":{"a":""}}"#, "not a file in the folder of the index"),
+        (r#"{"weight_map":{"a":7}}"#, "not a file in the folder of the index"),
     ] {
         let (_folder, index) = model("no-index", text);
         let error = problem(&index);
@@ -210,7 +210,7 @@ proptest! {
         prop_assume!(!(12..16).contains(&at));
         bytes[at] ^= flip;
         prop_assert!(TensorTable::decode(&bytes).is_err());
-        // The checks behind the checksum hold as well: any result, and no panic.
+        // The checks after the checksum hold as well: any result, and no panic.
         let forged = with_checksum(bytes);
         let _ = TensorTable::decode(&forged[..forged.len() - cut.min(forged.len() - 32)]);
         prop_assume!(TensorTable::decode(&forged).is_ok());
