@@ -142,7 +142,7 @@ fn a_file_in_memory_has_no_cold_page_cache() {
     let report = bench_json(&["--rounds", "1", &path]);
     assert!(rows(&report, "the host", "cold").is_empty(), "{report:#}");
     let notes = report["notes"].to_string();
-    assert!(notes.contains("cold: not measured: the file system is in memory"), "{notes}");
+    assert!(notes.contains("not measured with a cold page cache: the files are in memory"), "{notes}");
     let warm = rows(&report, "the host", "warm");
     warm.iter().for_each(|row| check_row(row, 1));
     // Older kernels refuse O_DIRECT on tmpfs.
@@ -180,7 +180,7 @@ fn bad_input_gives_one_line() {
         (&["/no/such/file"], 1, "/no/such/file: No such file or directory (os error 2): check the path"),
         (&[good, &empty], 1, "is empty: name a file of some GiB"),
         (&[folder_path], 1, "is a folder: name files in it"),
-        (&[&pipe], 1, "is no regular file"),
+        (&[&pipe], 1, "is not a regular file"),
         (&[], 2, "<FILE>"),
         (&["--rounds", "0", good], 2, "--rounds"),
         (&["--threads", "5000", good], 2, "--threads"),

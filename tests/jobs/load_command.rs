@@ -47,12 +47,13 @@ fn bad_input_gives_one_line() {
     let damaged = damaged.as_str();
     let empty = folder.path("empty");
     fs::create_dir(&empty).expect("the folder is writable");
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 7] = [
         (&["/no/such/file"], 1, "/no/such/file: No such file"),
         (&[damaged], 1, "is damaged"),
         (&[empty.as_str()], 1, "neither an index"),
         (&[], 2, "<FILE>"),
-        (&["--backend", "gds", damaged], 2, "expected auto, posix"),
+        (&["--backend", "gds", damaged], 2, "expected auto, posix, direct, uring or mmap"),
+        (&["--backend", "cufile", damaged], 2, "expected auto, posix, direct, uring or mmap"),
         (&["--pages", "3m", damaged], 2, "invalid pages"),
     ];
     for (arguments, status, text) in cases {

@@ -179,7 +179,7 @@ fn files_that_cannot_be_loaded_give_one_line() {
         (inside("dangling"), 85, &["No such file"]),
         (folder, 2, &["it is a folder: name its files"]),
         (inside(".hostbuf"), 2, &["a link of hostbuf with the name .hostbuf: rename the file"]),
-        (pipe, 2, &["it is no regular file"]),
+        (pipe, 2, &["it is not a regular file"]),
         (socket, 85, &["cannot load "]),
         ("/dev/zero".into(), 2, &["it is a device"]),
         (inside("missing\nline"), 85, &["\\nline\" on "]),

@@ -248,7 +248,7 @@ fn files_that_cannot_be_loaded_give_one_line() {
         (vec![&text], 2, &["text.safetensors is damaged"]),
         (vec![&files.paths[0], &twice], 2, &["has a tensor \"a\", and so has "]),
         (vec![&raw], 2, &["hash.k2d: it is neither safetensors nor npy nor Arrow IPC: add --as-files DIR"]),
-        (vec![&pipe], 2, &["it is no regular file"]),
+        (vec![&pipe], 2, &["it is not a regular file"]),
         (vec![&empty], 85, &["has neither an index"]),
     ];
     match sparse {

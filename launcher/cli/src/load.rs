@@ -22,9 +22,9 @@ use load_bar::LoadBar;
 
 /// Load files of tensors into memory, and report the rate and what bounds it
 ///
-/// It reads each file once, by several threads, past the page cache where that is faster. Folders
-/// and files model.safetensors.index.json stand for all their shards. With --gpu, the GPU copies
-/// each part as soon as it has been read.
+/// It reads each file once, by several threads, bypassing the page cache where that is faster.
+/// Folders and files model.safetensors.index.json stand for all their shards. With --gpu, the GPU
+/// copies each part as soon as it has been read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The rate counts the bytes of the files from the first read to the last. It is bound by the disk, if the threads have \
@@ -39,9 +39,9 @@ pub(crate) struct LoadArguments {
     /// Keep the memory, and that of the GPU, until a signal ends the command
     #[arg(long)]
     keep: bool,
-    /// Read in this way: auto, posix, direct, uring or mmap
-    #[arg(long, value_name = "WAY", value_hint = ValueHint::Other, default_value = "auto")]
-    #[arg(value_parser = |text: &str| text.parse::<Backend>())]
+    /// Use this backend: auto, posix, direct, uring or mmap
+    #[arg(long, value_name = "BACKEND", value_hint = ValueHint::Other, default_value = "auto")]
+    #[arg(value_parser = parse_backend)]
     backend: Backend,
     /// Use this many threads. The default is one for each core, at most 16
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
@@ -53,6 +53,17 @@ pub(crate) struct LoadArguments {
     /// Show no progress
     #[arg(short, long)]
     quiet: bool,
+}
+
+/// Parses a backend of a load. A load reads into memory of the host, which cuFile cannot.
+///
+/// # Errors
+/// The backends that are expected.
+fn parse_backend(text: &str) -> Result<Backend, String> {
+    match text.parse() {
+        Ok(backend) if backend != Backend::CuFile => Ok(backend),
+        _ => Err(format!("invalid backend \"{text}\": expected auto, posix, direct, uring or mmap")),
+    }
 }
 
 /// Loads the files, prints one line about it, and keeps the memory if requested.

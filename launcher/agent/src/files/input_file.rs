@@ -42,7 +42,7 @@ impl InputFile {
         let other = match () {
             () if found.is_file() => None,
             () if found.is_dir() => Some("a folder: name its files, as in --load FOLDER/*"),
-            () if kind.is_fifo() || kind.is_socket() => Some("no regular file: write its contents to one"),
+            () if kind.is_fifo() || kind.is_socket() => Some("not a regular file: write its contents to one"),
             () => Some("a device: copy its contents to a file"),
         };
         let name = path.file_name();

@@ -26,7 +26,7 @@ pub(super) struct BenchReport {
 
 impl BenchReport {
     /// Reads the files by each backend to each destination, `rounds` times. The backends take
-    /// turns, so that a change of the machine's load meets all of them.
+    /// turns, so that a change of the machine's load affects all of them equally.
     ///
     /// # Errors
     /// [`BenchError`].
@@ -45,7 +45,7 @@ impl BenchReport {
         let why_not_cold = report.why_not_cold();
         let is_measured = |cache: &PageCacheState| *cache == PageCacheState::Warm || why_not_cold.is_none();
         let states: Vec<PageCacheState> = PageCacheState::ALL.into_iter().filter(is_measured).collect();
-        report.notes.extend(why_not_cold.map(|why| format!("cold: not measured: {why}")));
+        report.notes.extend(why_not_cold.map(|why| format!("not measured with a cold page cache: {why}")));
         for destination in destinations {
             for &cache in &states {
                 let row = |backend| BenchRow::new(destination.name(), cache, backend);
@@ -97,7 +97,7 @@ impl BenchReport {
     /// Returns the reason why the files cannot be read with a cold page cache.
     fn why_not_cold(&self) -> Option<String> {
         if self.files.are_in_memory() {
-            return Some("the file system is in memory, there is no disk".to_owned());
+            return Some("the files are in memory, so there is no disk".to_owned());
         }
         // A file system without writes, such as squashfs, has no fdatasync.
         if let Err(error) = self.files.drop_cached() {

@@ -44,7 +44,7 @@ pub(super) struct BenchRow {
     pub(super) samples: Vec<BenchSample>,
     /// The backends of the files in the last round, without repetitions.
     pub(super) choices: Vec<BackendChoice>,
-    /// The reason why the files cannot be read in this way.
+    /// The reason why the files cannot be read by this backend.
     pub(super) refusal: Option<String>,
 }
 

@@ -12,7 +12,7 @@ impl RingDestination<CudaDevice> {
     /// Allocates memory of the GPU with this number.
     ///
     /// # Errors
-    /// [`BenchError::Gpu`], also if there is no such GPU, and [`BenchError::Ring`].
+    /// [`BenchError::Gpu`], including if there is no such GPU, and [`BenchError::Ring`].
     pub(super) fn on_gpu(
         number: u32,
         options: RingOptions,

@@ -69,8 +69,8 @@ impl MeasuredFiles {
         self.0.iter().enumerate().flat_map(of_file).collect()
     }
 
-    /// Opens the files for one backend. The inner error is the reason why a file cannot be read in
-    /// this way.
+    /// Opens the files for one backend. The inner error is the reason why a file cannot be read by
+    /// it.
     ///
     /// # Errors
     /// [`BenchError::File`].
@@ -101,7 +101,7 @@ impl MeasuredFiles {
     }
 
     /// Returns the share of what is read that is in the page cache, in percent. `None` if the
-    /// kernel does not tell.
+    /// kernel does not report it.
     pub(super) fn cached_percent(&self) -> Option<u64> {
         let (mut cached, mut pages) = (0, 0);
         for MeasuredFile { file, read, .. } in &self.0 {
@@ -129,7 +129,7 @@ fn open(path: &Path) -> Result<(fs::File, u64), BenchError> {
         return unsuitable("is a folder: name files in it");
     }
     if !state.is_file() {
-        return unsuitable("is no regular file: name a file on the disk to be measured");
+        return unsuitable("is not a regular file: name a file on the disk to be measured");
     }
     if state.len() == 0 {
         return unsuitable("is empty: name a file of some GiB, which takes long enough to be measured");

@@ -48,7 +48,7 @@ fn io_uring(made: io::Result<()>, disabled: Option<String>) -> Finding {
     line.value("io_uring_disabled", disabled)
 }
 
-/// Returns whether the file system of a folder opens files past the page cache. The file that this
+/// Returns whether the file system of a folder opens files with O_DIRECT. The file that this
 /// makes has no name.
 fn has_direct_io(folder: &str) -> io::Result<bool> {
     let open = |flags| {
@@ -64,11 +64,11 @@ fn has_direct_io(folder: &str) -> io::Result<bool> {
     }
 }
 
-/// States whether files in the working folder can be read past the page cache.
+/// States whether files in the working folder can be read bypassing the page cache.
 fn direct_io(found: io::Result<bool>) -> Finding {
     const NAME: &str = "direct I/O";
     match found {
-        Ok(true) => Finding::ok(NAME, "files in the working folder can be read past the page cache"),
+        Ok(true) => Finding::ok(NAME, "files in the working folder can be read bypassing the page cache"),
         Ok(false) => Finding::ok(
             NAME,
             "the file system of the working folder has no O_DIRECT: files there are read through the page cache",

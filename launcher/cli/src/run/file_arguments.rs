@@ -123,7 +123,7 @@ fn check_kind(path: &Path) -> Result<(), JobError> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() && !found.is_dir() => {
             let message =
-                format!("--load {}: it is no regular file: copy its contents to one", path.display());
+                format!("--load {}: it is not a regular file: copy its contents to one", path.display());
             Err(JobError::new(ErrorClass::Invalid, message))
         }
         _ => Ok(()),
