@@ -113,7 +113,7 @@ typedef enum hostbuf_status {
     HOSTBUF_INVALID_HEADER = 31,
     // The producer that a program waited for is closed.
     HOSTBUF_CLOSED = 32,
-    // A file ends before the transfer.
+    // A file ends before the end of the transfer.
     HOSTBUF_END_OF_FILE = 33,
     // The transfer was cancelled.
     HOSTBUF_CANCELLED = 34,
@@ -637,8 +637,8 @@ typedef struct hostbuf_file_options {
     uint32_t mode;
     // 0.
     uint32_t reserved;
-    // The name of the backend: `"auto"`, `"posix"` through the page cache, `"direct"` past it,
-    // `"uring"`, or `"mmap"`. Null means `"auto"`.
+    // The name of the backend: `"auto"`, `"posix"` through the page cache, `"direct"` bypassing
+    // it, `"uring"`, or `"mmap"`. Null means `"auto"`.
     const char *backend;
 } hostbuf_file_options;
 
@@ -1276,9 +1276,11 @@ enum hostbuf_status hostbuf_file_pwrite_gpu(const struct hostbuf_file *file,
                                             void *stream,
                                             struct hostbuf_transfer **to);
 
-// Starts to read as `hostbuf_file_pread_gpu` does, in the order of `stream`: all work that the
-// stream is given later waits until the transfer has ended, also if it fails or is cancelled. The
-// call does not wait. Freeing the transfer before it has ended cancels it.
+// Starts to read as `hostbuf_file_pread_gpu` does, in the order of `stream`: all work that
+// is enqueued on the stream later waits until the transfer has ended, even if it fails or is
+// cancelled. The call does not wait for the transfer. The first such call for a GPU waits until a
+// slot is free, and a transfer of more than about 200 slots (1.6 GiB) runs mostly within the call.
+// Freeing the transfer before it has ended cancels it.
 //
 // `HOSTBUF_UNSUPPORTED`: as for `hostbuf_file_pread_gpu`; or the stream is being captured. If the
 // driver is older than CUDA 11.7, `hostbuf_transfer_wait` says so.
@@ -1302,11 +1304,11 @@ enum hostbuf_status hostbuf_file_pwrite_on(const struct hostbuf_file *file,
 
 // Waits until a transfer has ended, and sets `bytes`, unless it is null, to the number of bytes at
 // its beginning that have landed. If it has failed, the rest of the memory, or of the range of the
-// file, has any content. The result is the same each time.
+// file, has indeterminate contents. The result is the same each time.
 //
-// `HOSTBUF_END_OF_FILE`: the file ends before the transfer. `HOSTBUF_CANCELLED`: the transfer was
-// cancelled. `HOSTBUF_OS`: the file could not be read or written. `HOSTBUF_GPU_FAILED`: the GPU
-// could not copy.
+// `HOSTBUF_END_OF_FILE`: the file ends before the end of the transfer. `HOSTBUF_CANCELLED`: the
+// transfer was cancelled. `HOSTBUF_OS`: the file could not be read or written.
+// `HOSTBUF_GPU_FAILED`: the GPU could not copy.
 enum hostbuf_status hostbuf_transfer_wait(const struct hostbuf_transfer *transfer,
                                           uint64_t *bytes);
 
@@ -1423,9 +1425,9 @@ enum hostbuf_status hostbuf_tensors_slice(const struct hostbuf_tensors *tensors,
                                           size_t ranks,
                                           struct hostbuf_slice **to);
 
-// Sets `to` to the shares of rank `rank` of `ranks` of `count` parts that lie behind each other
-// along dimension `dim` of the tensor `name`, such as Q, K and V. `sizes` has the number of
-// elements of each part along the dimension. `shares` has the number of shares of each part: the
+// Sets `to` to the shares of rank `rank` of `ranks` of `count` parts that are adjacent along
+// dimension `dim` of the tensor `name`, such as Q, K and V. `sizes` has the number of elements of
+// each part along the dimension. `shares` has the number of shares of each part: the
 // number of KV heads, if several ranks use the same one; 0, or a null array, is one share for each
 // rank. A part that cannot be divided into equal shares is refused.
 //

@@ -52,8 +52,8 @@ pub struct hostbuf_file_options {
     pub mode: u32,
     /// 0.
     pub reserved: u32,
-    /// The name of the backend: `"auto"`, `"posix"` through the page cache, `"direct"` past it,
-    /// `"uring"`, or `"mmap"`. Null means `"auto"`.
+    /// The name of the backend: `"auto"`, `"posix"` through the page cache, `"direct"` bypassing
+    /// it, `"uring"`, or `"mmap"`. Null means `"auto"`.
     pub backend: *const c_char,
 }
 
@@ -272,9 +272,11 @@ pub unsafe extern "C" fn hostbuf_file_pwrite_gpu(
     call(|| start(file, RingDirection::Write, memory, Some((gpu, stream, false)), offset, to))
 }
 
-/// Starts to read as `hostbuf_file_pread_gpu` does, in the order of `stream`: all work that the
-/// stream is given later waits until the transfer has ended, also if it fails or is cancelled. The
-/// call does not wait. Freeing the transfer before it has ended cancels it.
+/// Starts to read as `hostbuf_file_pread_gpu` does, in the order of `stream`: all work that
+/// is enqueued on the stream later waits until the transfer has ended, even if it fails or is
+/// cancelled. The call does not wait for the transfer. The first such call for a GPU waits until a
+/// slot is free, and a transfer of more than about 200 slots (1.6 GiB) runs mostly within the call.
+/// Freeing the transfer before it has ended cancels it.
 ///
 /// `HOSTBUF_UNSUPPORTED`: as for `hostbuf_file_pread_gpu`; or the stream is being captured. If the
 /// driver is older than CUDA 11.7, `hostbuf_transfer_wait` says so.

@@ -123,9 +123,9 @@ pub unsafe extern "C" fn hostbuf_tensors_slice(
     call(|| unsafe { give(tensors, name, to, |entry| entry.slice(dim, rank, ranks)) })
 }
 
-/// Sets `to` to the shares of rank `rank` of `ranks` of `count` parts that lie behind each other
-/// along dimension `dim` of the tensor `name`, such as Q, K and V. `sizes` has the number of
-/// elements of each part along the dimension. `shares` has the number of shares of each part: the
+/// Sets `to` to the shares of rank `rank` of `ranks` of `count` parts that are adjacent along
+/// dimension `dim` of the tensor `name`, such as Q, K and V. `sizes` has the number of elements of
+/// each part along the dimension. `shares` has the number of shares of each part: the
 /// number of KV heads, if several ranks use the same one; 0, or a null array, is one share for each
 /// rank. A part that cannot be divided into equal shares is refused.
 ///

@@ -80,7 +80,7 @@ pub enum hostbuf_status {
     HOSTBUF_INVALID_HEADER = 31,
     /// The producer that a program waited for is closed.
     HOSTBUF_CLOSED = 32,
-    /// A file ends before the transfer.
+    /// A file ends before the end of the transfer.
     HOSTBUF_END_OF_FILE = 33,
     /// The transfer was cancelled.
     HOSTBUF_CANCELLED = 34,

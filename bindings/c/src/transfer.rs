@@ -75,11 +75,11 @@ fn result(transfer: &hostbuf_transfer, bytes: Option<&mut MaybeUninit<u64>>) -> 
 
 /// Waits until a transfer has ended, and sets `bytes`, unless it is null, to the number of bytes at
 /// its beginning that have landed. If it has failed, the rest of the memory, or of the range of the
-/// file, has any content. The result is the same each time.
+/// file, has indeterminate contents. The result is the same each time.
 ///
-/// `HOSTBUF_END_OF_FILE`: the file ends before the transfer. `HOSTBUF_CANCELLED`: the transfer was
-/// cancelled. `HOSTBUF_OS`: the file could not be read or written. `HOSTBUF_GPU_FAILED`: the GPU
-/// could not copy.
+/// `HOSTBUF_END_OF_FILE`: the file ends before the end of the transfer. `HOSTBUF_CANCELLED`: the
+/// transfer was cancelled. `HOSTBUF_OS`: the file could not be read or written.
+/// `HOSTBUF_GPU_FAILED`: the GPU could not copy.
 // Safety: the pointers are null or valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_transfer_wait(

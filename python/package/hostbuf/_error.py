@@ -134,7 +134,7 @@ class TransferIOError(TransferError, OSError):
 
 
 class EndOfFileError(TransferError, EOFError):
-    """The file ends before the transfer."""
+    """The file ends before the end of the transfer."""
 
 
 class TransferCancelledError(TransferError):

@@ -19,11 +19,12 @@ _FLAGS = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT | os.O_
 
 
 class FileBackend(NamedTuple):
-    """The way in which a file is read and written, and the reason for it."""
+    """The backend by which a file is read and written, and the reason for it."""
 
     name: str
-    """``posix``: through the page cache. ``direct``: past it (``O_DIRECT``). ``uring``: by
-    io_uring. ``mmap``: reads copy from a mapping."""
+    """``posix``: through the page cache. ``direct``: bypassing it (``O_DIRECT``). ``uring``: by
+    io_uring. ``mmap``: reads and writes copy through a mapping, for files on
+    tmpfs."""
     why: str
     """The reason, one clause."""
 
@@ -42,7 +43,7 @@ class CachedPages(NamedTuple):
 class Transfer:
     """A transfer between a file and an array, from :meth:`File.pread` and :meth:`File.pwrite`.
 
-    It goes on until it has ended, also if there is no reference to it: closing the file waits for
+    It goes on until it has ended, even if there is no reference to it: closing the file waits for
     it. Until then it keeps the array, which nothing else may use meanwhile, except that data that
     is being written may be read.
 
@@ -71,7 +72,7 @@ class Transfer:
 
         Raises:
             TransferIOError: the file could not be read or written.
-            EndOfFileError: the file ends before the transfer.
+            EndOfFileError: the file ends before the end of the transfer.
             TransferCancelledError: the transfer was cancelled.
             GpuTransferError: the GPU has failed.
             ForkedError: the transfer is one of the parent process.
@@ -180,7 +181,7 @@ class File:
 
     @property
     def backend(self) -> FileBackend:
-        """Returns the way in which the file is read and written, and the reason for it."""
+        """Returns the backend by which the file is read and written, and the reason for it."""
         return FileBackend(*self._handle.backend())
 
     @property
@@ -196,12 +197,12 @@ class File:
         """Starts to read bytes of the file into an array.
 
         Args:
-            out: the array. If the transfer fails, the rest of it has any content.
+            out: the array. If the transfer fails, the rest of it has indeterminate contents.
             offset: the offset of the first byte in the file.
             size: the number of bytes, by default all of the array's.
             stream: a stream of the array's GPU, in whose order the bytes are read: the transfer
                 begins after the work that the stream has now, and the stream's later work waits
-                for it, also if it fails. A stream of PyTorch or CuPy, an object with
+                for it, even if it fails. A stream of PyTorch or CuPy, an object with
                 ``__cuda_stream__``, or a handle as a number. By default the transfer begins after
                 the work on the array, and no stream waits for it.
 
