@@ -182,9 +182,9 @@ fn hold_streams_beside_other_transfers() {
                 lane.push_copies_in(2);
                 let before = file.pread(&ring, other.target(), 0);
                 let held = file.pread_on(&ring, &lane.stream, lane.target(), 0);
-                let behind = file.pread(&ring, other.target(), 0);
+                let after = file.pread(&ring, other.target(), 0);
                 lane.push_copy_out();
-                [before, held, behind]
+                [before, held, after]
             })
             .collect();
         for (lane, transfers) in lanes.iter().zip(transfers) {
