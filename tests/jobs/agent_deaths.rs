@@ -12,8 +12,8 @@ use crate::slurm::in_allocation;
 /// The line of the launcher about a killed agent, up to the remedy.
 const AGENT_LINE: &str =
     "hostbuf run: the agent on h1 was ended before all ranks had the buffer by signal 9 (SIGKILL). ";
-/// The line if the agent of the other host notices the loss before Open MPI 5 does, which names that
-/// agent then.
+/// The line if the agent of the other host notices the loss before Open MPI 5 does, and so is the
+/// one that is named.
 const ENGINE_LINE: &str =
     "hostbuf run: Open MPI 5, which runs the agents, ended before all ranks had the buffer ";
 /// The line of the launcher about a killed rank, up to the number of its process.
