@@ -1,29 +1,28 @@
-//! A file from a cold disk into the slots of rings, beside fio.
+//! A file from a cold disk through rings to a device, beside fio.
 
 use std::error::Error;
 use std::fs;
-use std::sync::Arc;
 
-use hostbuf_staging::{Backend, DeviceTarget, FileOptions, HostMemory, Ring, drop_cached_pages};
+use hostbuf_staging::{Backend, CopyDevice, DeviceTarget, FileOptions, drop_cached_pages};
 
-use crate::discarding_device::{DiscardedBytes, DiscardingDevice};
+use crate::cold_destination::ColdDestination;
 use crate::disk_ring::{DiskRing, shapes};
 use crate::fio::{self, FioOptions};
 use crate::transfer_sample::{TransferSample, median, print_round};
 
 /// A row of the table.
-struct DiskRow {
-    reader: DiskReader,
+struct DiskRow<D: CopyDevice> {
+    reader: DiskReader<D>,
     samples: Vec<TransferSample>,
 }
 
 /// A way to read the file once.
-enum DiskReader {
-    Ring(DiskRing<DiscardingDevice>),
+enum DiskReader<D: CopyDevice> {
+    Ring(DiskRing<D>),
     Fio(FioOptions),
 }
 
-/// The file, the length of the part that is read, and the addresses to which rings read it.
+/// The file, the length of the part that is read, and the memory to which rings read it.
 struct ColdFile<'p> {
     path: &'p str,
     plain: fs::File,
@@ -31,29 +30,27 @@ struct ColdFile<'p> {
     target: DeviceTarget,
 }
 
-/// Measures reads of the first `bytes` bytes by all backends and shapes in turns, with fio if it is
-/// installed, and prints a line for each round, and a table. The page cache is dropped before each
-/// read. Each round begins with another row, since the rate of a disk may depend on what was read
-/// before.
+/// Measures reads of as many bytes as the destination has, from the beginning of the file, by all
+/// backends and shapes in turns, with fio if it is installed, and prints a line for each round, and
+/// a table. The page cache is dropped before each read. Each round begins with another row, since
+/// the rate of a disk may depend on what was read before.
 ///
 /// # Errors
 /// Those of the file, of a ring, and of fio.
-pub(crate) fn measure(
+pub(crate) fn measure<T: ColdDestination>(
     path: &str,
-    bytes: u64,
+    destination: &mut T,
     backends: &[Backend],
     rounds: usize,
 ) -> Result<(), Box<dyn Error>> {
     let plain = fs::File::open(path)?;
-    let device = DiscardingDevice::new(plain.try_clone()?);
-    let target = DeviceTarget::new(Arc::new(DiscardedBytes(bytes)));
-    let cold = ColdFile { path, plain, bytes, target };
+    let target = destination.target();
+    let cold = ColdFile { path, plain, bytes: target.bytes(), target };
     let mut rows = Vec::new();
     for &backend in backends {
         for options in shapes() {
             drop_cached_pages(&cold.plain)?;
-            let ring = Ring::new(device.clone(), options, HostMemory::new(options.bytes()?))?;
-            let ring = DiskRing::open(ring, FileOptions::new().backend(backend), path)?;
+            let ring = DiskRing::open(destination.ring(options)?, FileOptions::new().backend(backend), path)?;
             rows.push(DiskRow { reader: DiskReader::Ring(ring), samples: Vec::new() });
         }
     }
@@ -69,7 +66,7 @@ pub(crate) fn measure(
         let mut results = vec![String::new(); count];
         for number in 0..count {
             let number = (number + round * count / (rounds + 1)) % count;
-            let DiskRow { reader, samples } = &mut rows[number];
+            let DiskRow { reader, samples }: &mut DiskRow<T::Device> = &mut rows[number];
             let sample = cold.read(reader)?;
             results[number] = format!("{:.2}", sample.rate());
             if round > 0 {
@@ -79,10 +76,11 @@ pub(crate) fn measure(
         print_round(round, rounds, &results);
     }
     print(&cold, &rows);
-    device.compare();
     for DiskRow { reader, .. } in &rows {
         if let DiskReader::Ring(_) = reader {
+            destination.start_comparing()?;
             cold.read(reader)?;
+            destination.compare(&cold.plain)?;
         }
     }
     println!("all bytes equal");
@@ -91,7 +89,7 @@ pub(crate) fn measure(
 
 impl ColdFile<'_> {
     /// Drops the page cache and reads the file once.
-    fn read(&self, reader: &DiskReader) -> Result<TransferSample, Box<dyn Error>> {
+    fn read<D: CopyDevice>(&self, reader: &DiskReader<D>) -> Result<TransferSample, Box<dyn Error>> {
         drop_cached_pages(&self.plain)?;
         match reader {
             DiskReader::Ring(DiskRing { ring, file }) => {
@@ -103,8 +101,8 @@ impl ColdFile<'_> {
     }
 }
 
-fn print(cold: &ColdFile<'_>, rows: &[DiskRow]) {
-    let rate = |row: &DiskRow| median(row.samples.iter().map(TransferSample::rate));
+fn print<D: CopyDevice>(cold: &ColdFile<'_>, rows: &[DiskRow<D>]) {
+    let rate = |row: &DiskRow<D>| median(row.samples.iter().map(TransferSample::rate));
     let of_fio = rows.iter().filter(|row| matches!(row.reader, DiskReader::Fio(_)));
     let best = of_fio.map(rate).fold(f64::NAN, f64::max);
     println!("| {}, {} bytes | GB/s | of fio's best | CPU s a GiB |", cold.path, cold.bytes);

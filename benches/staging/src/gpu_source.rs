@@ -1,4 +1,4 @@
-//! Memory of a GPU from which rings write.
+//! Memory of a GPU, as one end of rings beside a disk.
 
 #![allow(unsafe_code, reason = "starts copies of the GPU, and waits for them")]
 
@@ -10,7 +10,7 @@ use hostbuf_staging::{CudaDevice, DeviceTarget, Ring, RingOptions};
 
 use crate::source_memory::SourceMemory;
 
-/// Memory of a GPU from which rings write.
+/// Memory of a GPU, from which rings write and to which they read.
 pub(crate) struct GpuSource {
     context: CudaContext,
     stream: CudaStream,

@@ -1,5 +1,6 @@
 //! The benchmarks of rings and of loaded tensors: see README.md.
 
+mod cold_destination;
 mod column_copies;
 mod comparing_sink;
 mod copy_ways;
