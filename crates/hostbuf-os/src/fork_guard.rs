@@ -3,8 +3,9 @@
 
 #![allow(unsafe_code, reason = "reads a page that the kernel zeroes in a child")]
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::set_once::SetOnce;
 
 /// The identity of a process among its ancestors and children: a child's number is greater than its
 /// parent's.
@@ -28,13 +29,15 @@ unsafe impl Send for WipedPage {}
 // SAFETY: as above.
 unsafe impl Sync for WipedPage {}
 
-static PAGE: OnceLock<WipedPage> = OnceLock::new();
+static PAGE: SetOnce<WipedPage> = SetOnce::new();
 /// The last number that this process or an ancestor has taken. A child starts with its parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 fn word() -> &'static AtomicU64 {
-    let page = PAGE.get_or_init(|| {
-        WipedPage(crate::wiped_page::wiped_page().map_or(std::ptr::null(), |page| page.as_ptr().cast()))
+    let page = PAGE.get().unwrap_or_else(|| {
+        let page = crate::wiped_page::wiped_page();
+        // The page of a thread that comes second stays mapped.
+        PAGE.set(WipedPage(page.map_or(std::ptr::null(), |page| page.as_ptr().cast())))
     });
     static NONE: AtomicU64 = AtomicU64::new(0);
     // SAFETY: null, or aligned and never unmapped.

@@ -2,13 +2,12 @@
 
 #![allow(unsafe_code, reason = "replaces descriptors in a forked child by foreign functions")]
 
-use std::cell::Cell;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard, Once};
+use std::sync::{Mutex, MutexGuard};
 
-use crate::forking;
+use crate::forking::{self, ForkingGuard, HandlerRegistration};
 use crate::poison::IgnorePoison;
 
 /// The private descriptors of this process.
@@ -16,7 +15,7 @@ static PRIVATE: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// The lock of `PRIVATE` while this thread forks.
-    static WHILE_FORKING: Cell<Option<MutexGuard<'static, Vec<RawFd>>>> = const { Cell::new(None) };
+    static WHILE_FORKING: ForkingGuard<Vec<RawFd>> = const { ForkingGuard::new(None) };
 }
 
 /// A descriptor that a forked child does not get: there its number names `/dev/null`, so it keeps
@@ -35,8 +34,8 @@ impl ForkLock {
     /// Waits until no other thread forks, and keeps all threads from forking.
     #[must_use]
     pub fn take() -> ForkLock {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| forking::around_with_child(before, after_in_parent, after_in_child));
+        static REGISTRATION: HandlerRegistration = HandlerRegistration::new();
+        REGISTRATION.once(|| forking::around_with_child(before, after_in_parent, after_in_child));
         ForkLock(PRIVATE.lock().ignore_poison())
     }
 
@@ -90,13 +89,11 @@ impl Drop for PrivateFd {
 }
 
 extern "C" fn before() {
-    let guard = PRIVATE.lock().ignore_poison();
-    // In a thread that is ending the guard cannot be stored, and is dropped.
-    let _ = WHILE_FORKING.try_with(|held| held.set(Some(guard)));
+    forking::lock_once(&PRIVATE, &WHILE_FORKING);
 }
 
 extern "C" fn after_in_parent() {
-    let _ = WHILE_FORKING.try_with(Cell::take);
+    let _ = WHILE_FORKING.try_with(ForkingGuard::take);
 }
 
 /// Opens a descriptor that refers to nothing of value. A forked child may call it.
@@ -112,7 +109,7 @@ fn open_null() -> RawFd {
 }
 
 extern "C" fn after_in_child() {
-    let Ok(Some(mut private)) = WHILE_FORKING.try_with(Cell::take) else { return };
+    let Ok(Some(mut private)) = WHILE_FORKING.try_with(ForkingGuard::take) else { return };
     // SAFETY: a forked child may make these calls, which allocate nothing. The numbers stay open,
     // so a later drop closes no other file.
     unsafe {

@@ -1,65 +1,36 @@
 //! A lock that is free in a forked child.
 
-#![allow(unsafe_code, reason = "shares a lock between threads whose value a child replaces")]
-
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::fork_guard::ForkGuard;
+use crate::per_process::PerProcess;
 use crate::poison::IgnorePoison;
 
 /// A lock of each process: a forked child finds it free, whatever thread of the parent held it at
 /// the fork. It suits operations that take long, and guards no data: what the holder was changing
 /// at the fork stays half changed in the child. Data needs
-/// [`hold_around_fork`](crate::forking::hold_around_fork), for which forks wait.
+/// [`hold_around_fork`](crate::forking::hold_around_fork), for which forks wait, or a
+/// [`PerProcess`] of its own.
 #[derive(Debug)]
-pub struct ProcessLock(AtomicPtr<Inherited>);
-
-/// The lock of one process, and its proof that it is not a parent's.
-#[derive(Debug)]
-struct Inherited {
-    process: ForkGuard,
-    lock: Mutex<()>,
-}
+pub struct ProcessLock(PerProcess<Mutex<()>>);
 
 impl ProcessLock {
     /// Makes a free lock.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "it is meant for statics")]
     pub const fn new() -> ProcessLock {
-        ProcessLock(AtomicPtr::new(null_mut()))
+        ProcessLock(PerProcess::new())
     }
 
     /// Takes the lock.
     pub fn lock(&'static self) -> MutexGuard<'static, ()> {
-        self.of_process().lock().ignore_poison()
-    }
-
-    fn of_process(&self) -> &'static Mutex<()> {
-        let mut known = self.0.load(Ordering::Acquire);
-        loop {
-            // SAFETY: null, or from below and never freed.
-            if let Some(known) = unsafe { known.as_ref() }.filter(|known| known.process.is_current()) {
-                return &known.lock;
-            }
-            let own =
-                Box::into_raw(Box::new(Inherited { process: ForkGuard::current(), lock: Mutex::new(()) }));
-            match self.0.compare_exchange(known, own, Ordering::AcqRel, Ordering::Acquire) {
-                // SAFETY: never freed, since it has been stored.
-                Ok(_) => return unsafe { &(*own).lock },
-                Err(other) => {
-                    // SAFETY: from into_raw() above, and nobody else knows it.
-                    drop(unsafe { Box::from_raw(own) });
-                    known = other;
-                }
-            }
-        }
+        self.0.get().lock().ignore_poison()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(unsafe_code, reason = "the test forks")]
+
     use super::*;
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork};
@@ -75,16 +46,16 @@ mod tests {
             end.recv().unwrap();
         });
         is_locked.recv().unwrap();
-        assert!(LOCK.of_process().try_lock().is_err());
+        assert!(LOCK.0.get().try_lock().is_err());
         // SAFETY: the child only locks and ends.
         let ForkResult::Parent { child } = (unsafe { fork() }).unwrap() else {
-            let free = LOCK.of_process().try_lock();
-            let well = free.is_ok() && LOCK.of_process().try_lock().is_err();
+            let free = LOCK.0.get().try_lock();
+            let well = free.is_ok() && LOCK.0.get().try_lock().is_err();
             // SAFETY: runs no exit handler of the parent.
             unsafe { libc::_exit(i32::from(!well)) }
         };
         assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
-        assert!(LOCK.of_process().try_lock().is_err());
+        assert!(LOCK.0.get().try_lock().is_err());
         go.send(()).unwrap();
         holder.join().unwrap();
         drop(LOCK.lock());
