@@ -76,6 +76,14 @@ impl CudaContext {
         !self.primary.fork_guard.is_current()
     }
 
+    /// Checks that this process is the one that retained the context.
+    pub(crate) fn check_process(&self) -> Result<(), CudaError> {
+        match self.is_inherited() {
+            true => Err(CudaError::Forked { host: process::host_name() }),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the number of the context, which no other context of the process has or had.
     #[doc(alias = "cuCtxGetId")]
     pub(crate) fn number(&self) -> Result<u64, CudaError> {
@@ -103,9 +111,7 @@ impl CudaContext {
     /// [`CudaError::Forked`] in a forked child, and the driver's.
     #[doc(alias = "cuCtxPushCurrent")]
     pub fn make_current(&self) -> Result<CurrentContext<'_>, CudaError> {
-        if self.is_inherited() {
-            return Err(CudaError::Forked { host: process::host_name() });
-        }
+        self.check_process()?;
         // SAFETY: the context is retained as long as `self` lives.
         let answer = unsafe { (self.driver().functions().basic.push)(self.primary.handle as sys::CUcontext) };
         self.driver().checked(answer, "cuCtxPushCurrent")?;

@@ -213,7 +213,10 @@ impl DeferredCopies {
     pub unsafe fn start(&self, copy: BatchedCopy) -> u32 {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         assert!(number < self.count, "all {} copies were started", self.count);
-        self.requests.make(number, copy);
+        // A forked child does not have the memory.
+        if !self.context.is_inherited() {
+            self.requests.make(number, copy);
+        }
         number
     }
 
@@ -234,8 +237,10 @@ impl DeferredCopies {
     /// # Errors
     /// The error of the context, and for a copy that could not be enqueued that of
     /// [`enqueue_copies`](BorrowedStream::enqueue_copies). If the context is destroyed, the copy
-    /// never ends, and there is no error: an event of the context has one.
+    /// never ends, and there is no error: an event of the context has one. [`CudaError::Forked`] in
+    /// a forked child.
     pub fn has_ended(&self, number: u32) -> Result<bool, CudaError> {
+        self.context.check_process()?;
         if self.requests.copied() > number {
             return Ok(true);
         }

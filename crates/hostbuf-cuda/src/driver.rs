@@ -2,12 +2,12 @@
 
 #![allow(unsafe_code, reason = "the driver is loaded at run time and called by foreign functions")]
 
-use std::ffi::{CStr, c_char, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_uint, c_void};
 use std::fmt;
-use std::sync::OnceLock;
+use std::ptr::NonNull;
 
-use cudarc::driver::sys;
 use hostbuf_os::process;
+use hostbuf_os::set_once::SetOnce;
 
 use crate::cuda_code::CudaCode;
 use crate::cuda_error::CudaError;
@@ -22,11 +22,29 @@ pub struct Driver {
     functions: &'static Functions,
 }
 
+/// The library, by its handle of the loader. It is never unloaded.
+static LIBRARY: SetOnce<usize> = SetOnce::new();
+
+/// Loads libcuda, unless it is loaded. Returns false if there is none.
+fn load_library() -> bool {
+    if LIBRARY.get().is_some() {
+        return true;
+    }
+    let names = cudarc::get_lib_name_candidates("cuda");
+    let found = names.into_iter().filter_map(|name| CString::new(name).ok()).find_map(|name| {
+        // SAFETY: loads libcuda, whose constructors have no preconditions.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        NonNull::new(library)
+    });
+    found.inspect(|library| _ = LIBRARY.set(library.addr().get())).is_some()
+}
+
 /// Finds a symbol of the loaded library.
 fn library_symbol(name: &'static str) -> Option<*const c_void> {
-    // SAFETY: `Driver::load` has checked that libcuda is present; the symbol is only taken for a
-    // pointer.
-    unsafe { sys::culib().get::<*const c_void>(name.as_bytes()) }.ok().map(|found| *found)
+    let (library, name) = (LIBRARY.get()?, CString::new(name).ok()?);
+    // SAFETY: the library stays loaded, and the symbol is only taken for a pointer.
+    let found = unsafe { libc::dlsym(*library as *mut c_void, name.as_ptr()) };
+    NonNull::new(found).map(|found| found.as_ptr().cast_const())
 }
 
 impl Driver {
@@ -37,16 +55,15 @@ impl Driver {
     /// [`CudaError::NoDriver`], or [`CudaError::MissingFunction`] for a driver that is too old to
     /// register host memory.
     pub fn load() -> Result<Driver, CudaError> {
-        static FOUND: OnceLock<Functions> = OnceLock::new();
+        static FOUND: SetOnce<Functions> = SetOnce::new();
         let functions = match FOUND.get() {
             Some(functions) => functions,
             None => {
-                // SAFETY: loads libcuda, whose constructors have no preconditions.
-                if !unsafe { sys::is_culib_present() } {
+                if !load_library() {
                     return Err(CudaError::NoDriver { host: process::host_name() });
                 }
                 let functions = Functions::find(library_symbol)?;
-                FOUND.get_or_init(|| functions)
+                FOUND.set(functions)
             }
         };
         Ok(Driver { functions })

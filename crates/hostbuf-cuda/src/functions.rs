@@ -5,9 +5,9 @@
 #![allow(unsafe_code, reason = "a symbol of the driver is given the type of its function")]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
-use std::sync::OnceLock;
 
 use cudarc::driver::sys;
+use hostbuf_os::set_once::SetOnce;
 
 use crate::cuda_error::CudaError;
 
@@ -219,20 +219,20 @@ function_group! {
 pub(crate) struct Functions {
     lookup: SymbolLookup,
     pub(crate) basic: BasicFunctions,
-    uuid: OnceLock<UuidFunctions>,
-    context_numbers: OnceLock<ContextNumberFunctions>,
-    streams: OnceLock<StreamFunctions>,
-    stream_order: OnceLock<StreamOrderFunctions>,
-    capture: OnceLock<CaptureFunctions>,
-    stream_waits: OnceLock<StreamWaitFunctions>,
-    kernels: OnceLock<KernelFunctions>,
-    batches: OnceLock<BatchFunctions>,
-    index_batches: OnceLock<BatchIndexFunctions>,
-    events: OnceLock<EventFunctions>,
-    allocations: OnceLock<AllocationFunctions>,
-    virtual_memory: OnceLock<VirtualMemoryFunctions>,
-    ipc_events: OnceLock<IpcEventFunctions>,
-    ipc_memory: OnceLock<IpcMemoryFunctions>,
+    uuid: SetOnce<UuidFunctions>,
+    context_numbers: SetOnce<ContextNumberFunctions>,
+    streams: SetOnce<StreamFunctions>,
+    stream_order: SetOnce<StreamOrderFunctions>,
+    capture: SetOnce<CaptureFunctions>,
+    stream_waits: SetOnce<StreamWaitFunctions>,
+    kernels: SetOnce<KernelFunctions>,
+    batches: SetOnce<BatchFunctions>,
+    index_batches: SetOnce<BatchIndexFunctions>,
+    events: SetOnce<EventFunctions>,
+    allocations: SetOnce<AllocationFunctions>,
+    virtual_memory: SetOnce<VirtualMemoryFunctions>,
+    ipc_events: SetOnce<IpcEventFunctions>,
+    ipc_memory: SetOnce<IpcMemoryFunctions>,
 }
 
 /// Declares the methods that return the groups.
@@ -244,7 +244,7 @@ macro_rules! groups {
                     Some(found) => Ok(found),
                     None => {
                         let found = $type::find(self.lookup)?;
-                        Ok(self.$group.get_or_init(|| found))
+                        Ok(self.$group.set(found))
                     }
                 }
             }
@@ -261,20 +261,20 @@ impl Functions {
         Ok(Functions {
             lookup,
             basic: BasicFunctions::find(lookup)?,
-            uuid: OnceLock::new(),
-            context_numbers: OnceLock::new(),
-            streams: OnceLock::new(),
-            stream_order: OnceLock::new(),
-            capture: OnceLock::new(),
-            stream_waits: OnceLock::new(),
-            kernels: OnceLock::new(),
-            batches: OnceLock::new(),
-            index_batches: OnceLock::new(),
-            events: OnceLock::new(),
-            allocations: OnceLock::new(),
-            virtual_memory: OnceLock::new(),
-            ipc_events: OnceLock::new(),
-            ipc_memory: OnceLock::new(),
+            uuid: SetOnce::new(),
+            context_numbers: SetOnce::new(),
+            streams: SetOnce::new(),
+            stream_order: SetOnce::new(),
+            capture: SetOnce::new(),
+            stream_waits: SetOnce::new(),
+            kernels: SetOnce::new(),
+            batches: SetOnce::new(),
+            index_batches: SetOnce::new(),
+            events: SetOnce::new(),
+            allocations: SetOnce::new(),
+            virtual_memory: SetOnce::new(),
+            ipc_events: SetOnce::new(),
+            ipc_memory: SetOnce::new(),
         })
     }
 

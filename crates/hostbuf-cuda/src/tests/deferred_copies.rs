@@ -11,7 +11,7 @@ use crate::{BatchedCopy, CudaContext, CudaError, CudaStream, DeferredCopies};
 const HOST_ADDRESSES: u32 = 91;
 const LAUNCH_FAILED: u32 = 719;
 
-fn new_stream() -> CudaStream {
+pub(super) fn new_stream() -> CudaStream {
     let context = new_context();
     fake(|fake| fake.attributes.push((HOST_ADDRESSES, 1)));
     CudaStream::new(&context).expect("nothing fails")

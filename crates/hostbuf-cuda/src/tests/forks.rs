@@ -5,9 +5,10 @@
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
+use super::deferred_copies::new_stream;
 use super::fake_driver::{assert_nothing_remains, fake, new_context, take_calls};
 use super::logged_errors::messages_of;
-use crate::{CudaError, CudaStream, DeviceMemory};
+use crate::{BatchedCopy, CudaError, CudaStream, DeferredCopies, DeviceMemory};
 
 #[test]
 fn a_child_uses_and_ends_nothing_of_its_parent() {
@@ -38,6 +39,31 @@ fn a_child_uses_and_ends_nothing_of_its_parent() {
             drop(current);
             drop((stream, context));
             assert_nothing_remains();
+        }
+    }
+}
+
+#[test]
+fn a_child_gets_errors_for_the_deferred_copies_of_its_parent() {
+    let stream = new_stream();
+    let copies = DeferredCopies::new(stream.context(), 2).expect("nothing fails");
+    assert_eq!(copies.has_ended(0), Ok(false));
+    // SAFETY: the child only computes and ends.
+    match unsafe { fork() }.expect("a child") {
+        ForkResult::Child => {
+            // It does not have the memory of the requests.
+            // SAFETY: nothing is copied.
+            let number = unsafe { copies.start(BatchedCopy { to: 0, from: 0, bytes: 0 }) };
+            let refused = matches!(copies.has_ended(number), Err(CudaError::Forked { .. }))
+                && matches!(stream.give_copies(&copies), Err(CudaError::Forked { .. }));
+            copies.end();
+            drop(copies);
+            // SAFETY: runs no exit handler of the parent.
+            unsafe { libc::_exit(i32::from(!refused)) }
+        }
+        ForkResult::Parent { child } => {
+            let status = waitpid(child, None).expect("it is a child");
+            assert!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
         }
     }
 }
