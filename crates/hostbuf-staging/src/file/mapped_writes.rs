@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::{Arc, RwLock};
 
+use hostbuf_os::per_process::PerProcess;
 use hostbuf_os::poison::IgnorePoison;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -26,7 +27,9 @@ const LEAST_BYTES: usize = 1 << 30;
 /// system calls has no `process_vm_writev`, and where the file cannot be mapped for writing.
 #[derive(Debug, Default)]
 pub(super) struct MappedWrites {
-    mapping: RwLock<Option<Arc<WriteMapping>>>,
+    /// A forked child makes a mapping of its own, since a thread of the parent may be replacing
+    /// this one.
+    mapping: PerProcess<RwLock<Option<Arc<WriteMapping>>>>,
 }
 
 /// A mapping for writing that begins at the first byte of the file and may end after its last one.
@@ -70,10 +73,11 @@ impl MappedWrites {
     /// Returns a mapping of at least `end` bytes.
     fn mapping(&self, file: &File, end: usize) -> Option<Arc<WriteMapping>> {
         let is_enough = |mapping: &&Arc<WriteMapping>| mapping.bytes.get() >= end;
-        if let Some(mapping) = self.mapping.read().ignore_poison().as_ref().filter(is_enough) {
+        let shared = self.mapping.get();
+        if let Some(mapping) = shared.read().ignore_poison().as_ref().filter(is_enough) {
             return Some(mapping.clone());
         }
-        let mut place = self.mapping.write().ignore_poison();
+        let mut place = shared.write().ignore_poison();
         if place.as_ref().filter(is_enough).is_none() {
             // The old one is unmapped when the last thread that copies to it has dropped it.
             *place = Some(Arc::new(WriteMapping::new(file, end)?));

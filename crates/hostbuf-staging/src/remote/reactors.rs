@@ -4,10 +4,10 @@ use std::mem::{forget, take};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
 use hostbuf_os::fork_guard::ForkGuard;
+use hostbuf_os::thread::{self, Thread};
 use reqwest::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -42,7 +42,7 @@ struct ReceivedPart {
 /// A set of threads that make many requests at a time, each with connections of its own.
 pub(super) struct Reactors {
     queues: Vec<UnboundedSender<PartRequest>>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Thread>,
     next: AtomicUsize,
     requests: usize,
     fork_guard: ForkGuard,
@@ -60,8 +60,8 @@ impl Reactors {
         for _ in 0..threads {
             let connections = ConnectionRuntime::new(clients)?;
             let (queue, queued) = unbounded_channel();
-            let named = thread::Builder::new().name("hostbuf-reactor".into());
-            let thread = named.spawn(move || serve(&connections, queued, requests));
+            let serving = move || serve(&connections, queued, requests);
+            let thread = thread::spawn(c"hostbuf-reactor", serving);
             let thread = thread.map_err(|error| RemoteProblem::Option {
                 why: format!("mode: a thread cannot be started (raise ulimit -u, or request fewer): {error}"),
             })?;
@@ -165,9 +165,6 @@ impl Drop for Reactors {
             return;
         }
         drop(queues);
-        for thread in threads {
-            // A thread that has panicked has reported it.
-            let _ = thread.join();
-        }
+        threads.into_iter().for_each(Thread::join);
     }
 }

@@ -7,9 +7,8 @@ use std::mem::take;
 use std::slice;
 use std::sync::{Arc, Weak};
 
-use std::thread::JoinHandle;
-
 use hostbuf_os::fork_guard::ForkGuard;
+use hostbuf_os::thread::Thread;
 use hostbuf_register::own_ranges;
 use tracing::debug_span;
 
@@ -41,7 +40,7 @@ use crate::transfer::{
 /// In a forked child it does nothing, and transfers are [`TransferError::Forked`].
 pub struct Ring<D: CopyDevice> {
     core: Arc<RingCore<D>>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Thread>,
     options: RingOptions,
     fork_guard: ForkGuard,
 }

@@ -4,8 +4,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle, yield_now};
+use std::thread::yield_now;
 
+use hostbuf_os::thread::{self, Thread};
 use nix::sys::signal::SigSet;
 
 use super::copy_steps::Waited;
@@ -83,11 +84,11 @@ impl<D: CopyDevice> Drop for RunningThread<D> {
 ///
 /// # Errors
 /// The kernel's. The ring is stopped then, and no thread is left.
-pub(super) fn start<D: CopyDevice>(core: &Arc<RingCore<D>>, count: usize) -> io::Result<Vec<JoinHandle<()>>> {
+pub(super) fn start<D: CopyDevice>(core: &Arc<RingCore<D>>, count: usize) -> io::Result<Vec<Thread>> {
     let mut threads = Vec::with_capacity(count);
     for _ in 0..count {
         let running = RunningThread::new(core);
-        match Builder::new().name("hostbuf-ring".into()).spawn(move || running.work()) {
+        match thread::spawn(c"hostbuf-ring", move || running.work()) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
                 core.stop();
@@ -100,9 +101,6 @@ pub(super) fn start<D: CopyDevice>(core: &Arc<RingCore<D>>, count: usize) -> io:
 }
 
 /// Waits for the end of threads.
-pub(super) fn join(threads: Vec<JoinHandle<()>>) {
-    for thread in threads {
-        // A panic was reported when it happened.
-        let _ = thread.join();
-    }
+pub(super) fn join(threads: Vec<Thread>) {
+    threads.into_iter().for_each(Thread::join);
 }

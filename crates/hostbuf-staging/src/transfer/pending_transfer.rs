@@ -40,10 +40,11 @@ impl Transfer {
         self.state.wait()
     }
 
-    /// Returns whether the transfer has ended.
+    /// Returns whether the transfer has ended, so that [`wait`](Transfer::wait) returns at once. In
+    /// a forked child it returns true, and `wait` an error.
     #[must_use]
     pub fn test(&self) -> bool {
-        self.state.is_over()
+        self.check_process().is_err() || self.state.is_over()
     }
 
     /// Returns the number of bytes at the beginning of the transfer that have landed. It only

@@ -6,7 +6,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::RwLock;
+
+use hostbuf_os::per_process::PerProcess;
+use hostbuf_os::poison::IgnorePoison;
+use hostbuf_os::set_once::SetOnce;
 
 use super::io_queue::{Direction, IoQueue, Piece};
 use super::thread_queue::with_queue;
@@ -29,17 +33,18 @@ pub(in crate::file) fn probe() -> Result<(), String> {
 pub(in crate::file) struct UringFile {
     direct: Option<DirectFile>,
     /// The lock that writes bypassing the page cache share, and that a write through it has alone:
-    /// see [`write_edge`](UringFile::write_edge).
-    edges: RwLock<()>,
+    /// see [`write_edge`](UringFile::write_edge). The threads of a ring share it while they write,
+    /// so a forked child needs one of its own.
+    edges: PerProcess<RwLock<()>>,
     /// The reason why the memory of a ring was not registered.
-    refusal: OnceLock<String>,
+    refusal: SetOnce<String>,
 }
 
 impl UringFile {
     /// Makes a file. Without a descriptor that bypasses the page cache, io_uring goes through
     /// it.
     pub(in crate::file) fn new(direct: Option<DirectFile>) -> UringFile {
-        UringFile { direct, edges: RwLock::new(()), refusal: OnceLock::new() }
+        UringFile { direct, edges: PerProcess::new(), refusal: SetOnce::new() }
     }
 
     /// Returns the descriptor that bypasses the page cache.
@@ -77,7 +82,7 @@ impl UringFile {
     pub(in crate::file) fn write_at(&self, buffered: &File, from: &[u8], offset: u64) -> io::Result<usize> {
         let bytes = from.len().min(LARGEST);
         let piece = self.piece(buffered, Direction::Write, (from.as_ptr().cast_mut(), bytes), offset);
-        let _no_edge = self.edges.read().unwrap_or_else(PoisonError::into_inner);
+        let _no_edge = self.edges.get().read().ignore_poison();
         // SAFETY: the slice is borrowed until the call returns, and the kernel only reads it.
         unsafe { self.run(&piece) }
     }
@@ -87,12 +92,13 @@ impl UringFile {
     /// The kernel drops the cached pages of a block when it has written the block bypassing the
     /// page cache. If such a page is written meanwhile, the kernel reports possible corruption, and
     /// the next fsync fails with EIO. `pwrite` excludes that by the lock of the inode, but io_uring
-    /// gives the lock up when the operation has started.
+    /// gives the lock up when the operation has started. Writes of other processes, and by another
+    /// file of this one, are not excluded.
     ///
     /// # Errors
     /// As `pwrite(2)`.
     pub(in crate::file) fn write_edge(&self, buffered: &File, from: &[u8], offset: u64) -> io::Result<usize> {
-        let _alone = self.edges.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.edges.get().write().ignore_poison();
         buffered.write_at(from, offset)
     }
 
@@ -116,8 +122,10 @@ impl UringFile {
     /// As [`IoQueue::run`].
     unsafe fn run(&self, piece: &Piece) -> io::Result<usize> {
         with_queue(|queue| {
-            if let Some(why) = queue.refusal() {
-                self.refusal.get_or_init(|| why.to_owned());
+            if let Some(why) = queue.refusal()
+                && self.refusal.get().is_none()
+            {
+                self.refusal.set(why.to_owned());
             }
             // SAFETY: the caller's promise.
             unsafe { queue.run(piece) }
