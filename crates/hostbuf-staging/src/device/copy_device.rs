@@ -6,8 +6,8 @@ use super::device_copy::DeviceCopy;
 use super::device_error::DeviceError;
 use super::device_rows::DeviceRows;
 
-/// A device that copies between registered host memory and its own memory, in the order of the
-/// requests.
+/// A device that copies between registered host memory and its own memory. The copies of one event
+/// are done in the order of the requests; those of different events may end in another order.
 pub trait CopyDevice: Send + Sync + 'static {
     /// A point in the work of the device. An event that was never recorded counts as complete.
     type Event: Send + Sync;

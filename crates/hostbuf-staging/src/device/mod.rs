@@ -12,6 +12,8 @@ mod device_error;
 mod device_rows;
 mod host_device;
 #[cfg(any(test, feature = "testing"))]
+mod pending_copies;
+#[cfg(any(test, feature = "testing"))]
 mod simulated_copies;
 #[cfg(any(test, feature = "testing"))]
 mod simulated_device;

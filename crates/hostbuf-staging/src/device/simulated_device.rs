@@ -1,4 +1,4 @@
-//! A device in ordinary memory, which delays, fails and disappears on request.
+//! A device in ordinary memory, which delays, reorders, fails and disappears on request.
 
 #![allow(unsafe_code, reason = "copies between ranges that the caller of the device guarantees")]
 
@@ -16,6 +16,7 @@ use super::device_buffer::DeviceBuffer;
 use super::device_copy::DeviceCopy;
 use super::device_error::DeviceError;
 use super::device_rows::DeviceRows;
+use super::pending_copies::{CopyOrder, PendingCopies, PendingCopy};
 use crate::ring::{HostMemory, RingMemory};
 
 /// An action of a simulated device instead of a copy.
@@ -34,12 +35,20 @@ pub enum Fault {
     Lose,
 }
 
-/// A device in ordinary memory, for tests. A thread copies, in the order of the requests. Clones
-/// are the same device.
+/// A device in ordinary memory, for tests. A thread copies, in the order of the requests or in
+/// [another one](SimulatedDevice::reordering). Clones are the same device.
 #[derive(Clone, Debug)]
 pub struct SimulatedDevice {
     shared: Arc<SharedDevice>,
-    requests: mpsc::Sender<Request>,
+    messages: mpsc::Sender<Message>,
+    is_reordering: bool,
+}
+
+/// A message to the thread of a device.
+enum Message {
+    Copy(Request),
+    /// A thread waits for a copy.
+    Waiting,
 }
 
 #[derive(Debug, Default)]
@@ -47,6 +56,10 @@ struct SharedDevice {
     state: Mutex<DeviceState>,
     changed: Condvar,
     requested: AtomicU64,
+    /// The number of copies that have ended before one that was requested earlier.
+    reordered: AtomicU64,
+    /// The number of questions about copies that had not ended.
+    asked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -80,6 +93,20 @@ struct Request {
 // SAFETY: the caller guarantees the memory until the event is complete.
 unsafe impl Send for Request {}
 
+impl PendingCopy for Request {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn shares_event(&self, other: &Request) -> bool {
+        Arc::ptr_eq(&self.event.0, &other.event.0)
+    }
+}
+
+/// The number of questions about copies that have not ended, after which a device that reorders
+/// does one.
+const QUESTIONS: u64 = 16;
+
 impl Default for SimulatedDevice {
     fn default() -> SimulatedDevice {
         SimulatedDevice::new()
@@ -93,11 +120,27 @@ impl SimulatedDevice {
     /// If the kernel starts no thread.
     #[must_use]
     pub fn new() -> SimulatedDevice {
+        SimulatedDevice::with_order(CopyOrder::Requested)
+    }
+
+    /// Makes a device whose copies end in another order than they were requested, as those of
+    /// several streams or engines of a GPU do. The copies of one event stay in the order of their
+    /// requests. A copy waits until there are others, or somebody waits for one or asks often; then
+    /// the device chooses one by a sequence of pseudo-random numbers, which `seed` repeats.
+    ///
+    /// # Panics
+    /// If the kernel starts no thread.
+    #[must_use]
+    pub fn reordering(seed: u64) -> SimulatedDevice {
+        SimulatedDevice::with_order(CopyOrder::Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))
+    }
+
+    fn with_order(order: CopyOrder) -> SimulatedDevice {
         let shared = Arc::new(SharedDevice::default());
-        let (requests, queue) = mpsc::channel();
+        let (messages, queue) = mpsc::channel();
         let of_thread = shared.clone();
-        std::thread::spawn(move || serve(&of_thread, &queue));
-        SimulatedDevice { shared, requests }
+        std::thread::spawn(move || serve(&of_thread, &queue, order));
+        SimulatedDevice { shared, messages, is_reordering: order != CopyOrder::Requested }
     }
 
     /// Lets copy `number`, counted from 1, meet a fault.
@@ -109,6 +152,12 @@ impl SimulatedDevice {
     #[must_use]
     pub fn requested(&self) -> u64 {
         self.shared.requested.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of copies that have ended before one that was requested earlier.
+    #[must_use]
+    pub fn reordered(&self) -> u64 {
+        self.shared.reordered.load(Ordering::Relaxed)
     }
 
     /// Ends a [`Fault::Hang`].
@@ -187,11 +236,40 @@ impl SimulatedDevice {
         }
         event.0.lock().ignore_poison().recorded = number;
         let request = Request { rows, direction, number, fault, event: event.clone() };
-        self.requests.send(request).map_err(|_| self.error("starting a copy", "its thread has ended").lost())
+        let sent = self.messages.send(Message::Copy(request));
+        sent.map_err(|_| self.error("starting a copy", "its thread has ended").lost())
+    }
+
+    /// Lets a device that reorders do a copy, since a thread waits for one.
+    fn hurry(&self) {
+        if self.is_reordering {
+            // Without its thread, the device is lost.
+            let _ = self.messages.send(Message::Waiting);
+        }
     }
 }
 
 impl SharedDevice {
+    /// Does a copy, and notifies the threads that wait for it. Returns whether the bytes were
+    /// copied.
+    fn serve(&self, Request { rows, direction, number, fault, event }: Request) -> bool {
+        // SAFETY: the caller of the device guarantees both ranges.
+        let has_copied = unsafe { self.copy(direction, &rows, fault) };
+        if self.state.lock().ignore_poison().is_lost {
+            self.changed.notify_all();
+            return false;
+        }
+        {
+            let mut state = event.0.lock().ignore_poison();
+            state.ended = number;
+            state.has_failed |= !has_copied;
+        }
+        // A thread that waits looks at the events with this lock.
+        drop(self.state.lock().ignore_poison());
+        self.changed.notify_all();
+        has_copied
+    }
+
     /// Does a copy, or what its fault says. Returns whether the bytes were copied.
     ///
     /// # Safety
@@ -225,22 +303,26 @@ impl SharedDevice {
 }
 
 /// Does the copies.
-fn serve(shared: &SharedDevice, queue: &mpsc::Receiver<Request>) {
-    while let Ok(Request { rows, direction, number, fault, event }) = queue.recv() {
-        // SAFETY: the caller of the device guarantees both ranges.
-        let has_copied = unsafe { shared.copy(direction, &rows, fault) };
-        if shared.state.lock().ignore_poison().is_lost {
-            shared.changed.notify_all();
-            continue;
+fn serve(shared: &SharedDevice, queue: &mpsc::Receiver<Message>, order: CopyOrder) {
+    let mut pending = PendingCopies::new(order);
+    loop {
+        let next = match queue.recv() {
+            Ok(Message::Copy(request)) => {
+                pending.push(request);
+                pending.next()
+            }
+            Ok(Message::Waiting) => pending.take(),
+            // All that was requested is done, although the program has dropped the device.
+            Err(_) => match pending.take() {
+                None => return,
+                next => next,
+            },
+        };
+        let Some(request) = next else { continue };
+        let is_first = !pending.have_before(request.number);
+        if shared.serve(request) && !is_first {
+            shared.reordered.fetch_add(1, Ordering::Relaxed);
         }
-        {
-            let mut state = event.0.lock().ignore_poison();
-            state.ended = number;
-            state.has_failed |= !has_copied;
-        }
-        // A thread that waits looks at the events with this lock.
-        drop(shared.state.lock().ignore_poison());
-        shared.changed.notify_all();
     }
 }
 
@@ -280,7 +362,13 @@ impl CopyDevice for SimulatedDevice {
         let state = event.0.lock().ignore_poison();
         match state.recorded == state.ended {
             true if state.has_failed => Err(self.error("copying", "failed")),
-            is_complete => Ok(is_complete),
+            true => Ok(true),
+            false => {
+                if self.shared.asked.fetch_add(1, Ordering::Relaxed) % QUESTIONS == QUESTIONS - 1 {
+                    self.hurry();
+                }
+                Ok(false)
+            }
         }
     }
 
@@ -296,6 +384,7 @@ impl CopyDevice for SimulatedDevice {
                 drop(state);
                 return self.is_complete(event).map(drop);
             }
+            self.hurry();
             drop(self.shared.changed.wait(state).ignore_poison());
         }
     }

@@ -16,6 +16,11 @@ pub(super) fn ring(device: SimulatedDevice, slots: usize, workers: usize) -> Rin
     Ring::new(device, options, HostMemory::new(slots * SLOT)).expect("the options are valid")
 }
 
+/// Makes a device: one that reorders if there is a seed.
+pub(super) fn device(seed: Option<u64>) -> SimulatedDevice {
+    seed.map_or_else(SimulatedDevice::new, SimulatedDevice::reordering)
+}
+
 /// Makes memory of the device, and a target of all of it.
 pub(super) fn target(bytes: usize) -> (Arc<SimulatedMemory>, DeviceTarget) {
     let memory = Arc::new(SimulatedMemory::new(bytes));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{Fault, Ring, SimulatedDevice, TransferError};
 
-use super::byte_source::{ByteSink, ByteSource, PIECE, ReadFault, SLOT, pattern, ring, target};
+use super::byte_source::{ByteSink, ByteSource, PIECE, ReadFault, SLOT, device, pattern, ring, target};
 
 /// Checks that all slots of a ring work.
 fn check(ring: &Ring<SimulatedDevice>) {
@@ -67,9 +67,11 @@ fn a_full_disk_is_an_error_with_its_offset() {
 
 #[test]
 fn a_failed_copy_is_an_error_in_both_directions() {
-    for fault in [Fault::Refuse, Fault::Fail] {
+    for (fault, seed) in
+        [(Fault::Refuse, None), (Fault::Fail, None), (Fault::Refuse, Some(1)), (Fault::Fail, Some(2))]
+    {
         for number in [1, 3, 10] {
-            let device = SimulatedDevice::new();
+            let device = device(seed);
             device.fault(number, fault);
             let ring = ring(device, 3, 2);
             let (_memory, all) = target(10 * SLOT);
@@ -92,7 +94,14 @@ fn a_failed_copy_is_an_error_in_both_directions() {
 
 #[test]
 fn a_lost_device_ends_all_transfers_of_its_ring_only() {
-    let (lost, other) = (SimulatedDevice::new(), ring(SimulatedDevice::new(), 3, 2));
+    for seed in [None, Some(1), Some(2)] {
+        lose(device(seed));
+    }
+}
+
+/// Loses a device with several transfers of its ring.
+fn lose(lost: SimulatedDevice) {
+    let other = ring(SimulatedDevice::new(), 3, 2);
     lost.fault(5, Fault::Lose);
     let lost = ring(lost, 3, 2);
     let (_memory, to) = target(10 * SLOT);

@@ -17,6 +17,7 @@ mod host_memory;
 mod mapped;
 mod memory_file;
 mod moved_bytes;
+mod reordered_copies;
 mod row_copies;
 mod shared_rings;
 mod short_reads;

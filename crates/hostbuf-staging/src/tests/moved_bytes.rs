@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{DeviceTarget, SimulatedDevice, Transfer};
 use proptest::prelude::*;
 
-use super::byte_source::{ByteSink, ByteSource, SLOT, pattern, ring, target};
+use super::byte_source::{ByteSink, ByteSource, SLOT, device, pattern, ring, target};
 
 #[test]
 fn a_transfer_fills_the_memory_of_the_device() {
@@ -72,15 +72,17 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Several transfers in both directions at a time, with short reads and writes.
+    /// Several transfers in both directions at a time, with short reads and writes. With a seed,
+    /// copies end in another order than they were requested.
     #[test]
     fn mixed_transfers_equal_naive_copies(
         moves in moves(),
         slots in 1usize..6,
         workers in 1usize..5,
         most in 1usize..40_000,
+        seed in any::<Option<u64>>(),
     ) {
-        let ring = ring(SimulatedDevice::new(), slots, workers);
+        let ring = ring(device(seed), slots, workers);
         let begun: Vec<_> = moves.iter().enumerate().map(|(number, one)| {
             let content = pattern(one.offset + one.bytes, number as u64);
             let (memory, all) = target(one.bytes);

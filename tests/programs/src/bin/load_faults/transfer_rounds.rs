@@ -133,7 +133,12 @@ fn on_device(
     token: &Arc<()>,
     counts: &mut BTreeMap<&'static str, u64>,
 ) -> Result<(), String> {
-    let (device, options) = (SimulatedDevice::new(), options(random));
+    // Copies end in the order of their requests, or in another one.
+    let device = match random.below(2) {
+        0 => SimulatedDevice::new(),
+        _ => SimulatedDevice::reordering(random.number()),
+    };
+    let options = options(random);
     let faults = if random.below(2) == 0 { 0 } else { 1 + random.below(4) };
     let mut can_fail = false;
     for _ in 0..faults {
@@ -161,6 +166,7 @@ fn on_device(
         });
         let result = act(fixture, random, token, ring, false, can_fail, counts);
         ended.store(true, Ordering::Relaxed);
+        *counts.entry("copies out of order").or_default() += device.reordered();
         result
     })
 }
