@@ -31,7 +31,9 @@ use crate::transfer::{
 ///
 /// A slot that the device copies is waited for only when no other slot is free. Per slot there is
 /// no allocation, no lock, and no system call but the reads, the copy, and the question whether it
-/// has ended. A ring without transfers takes no CPU time.
+/// has ended. Two cases are different: waking a thread of the ring that sleeps takes a lock and a
+/// system call, and a slot of a transfer in the order of a stream takes a lock. A ring without
+/// transfers takes no CPU time.
 ///
 /// A ring ends when the buffer that contains its memory is frozen: its transfers are cancelled, and
 /// the memory is given back first.

@@ -1,5 +1,6 @@
 //! Tests of rings over a simulated device.
 
+mod allocation_count;
 mod batches;
 mod bounds;
 mod byte_source;
@@ -17,13 +18,16 @@ mod host_memory;
 mod mapped;
 mod memory_file;
 mod moved_bytes;
+mod polled_device;
 mod reordered_copies;
 mod row_copies;
 mod shared_rings;
 mod short_reads;
+mod slot_costs;
 mod span_log;
 mod spans;
 mod streams;
+mod system_calls;
 mod uring;
 mod uring_limits;
 
