@@ -38,6 +38,7 @@ pub mod agree;
 mod attach_error;
 pub mod carrier;
 pub mod error;
+mod exclusive_region;
 mod fill;
 mod freeze;
 pub mod job;
@@ -48,6 +49,7 @@ pub mod segment;
 pub mod sized_struct;
 
 pub use error::{AttachError, Error, Failure, Result};
+pub use exclusive_region::ExclusiveRegion;
 pub use fill::arena::{Arena, Placed};
 pub use fill::arena_id::ArenaId;
 pub use fill::containers::{List, Map};

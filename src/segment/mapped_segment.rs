@@ -11,6 +11,7 @@ use crate::segment::control_layout::ControlLayout;
 use crate::segment::fillers::Fillers;
 use crate::segment::identity::Identity;
 use crate::segment::mapping::Mapping;
+use crate::segment::region_claims::RegionClaims;
 use hostbuf_memory::{Seals, memfd};
 use hostbuf_protocol::environment::ENV_LOCAL_SIZE;
 use hostbuf_protocol::range::{AgreedRange, Part};
@@ -27,6 +28,7 @@ pub(crate) struct MappedSegment {
     pub(crate) control_fd: OwnedFd,
     pub(crate) fds: Vec<OwnedFd>,
     pub(crate) fillers: Fillers,
+    pub(crate) regions: RegionClaims,
     /// The entries that exempt the buffers from monitoring by registration caches.
     own: OnceLock<Vec<OwnRange>>,
     /// The mapping, which ends with the last handle. `None` for the buffers of a launcher, which
@@ -110,6 +112,7 @@ impl MappedSegment {
             control_fd,
             fds,
             fillers: Fillers::default(),
+            regions: RegionClaims::default(),
             own: OnceLock::new(),
             mapping,
         });

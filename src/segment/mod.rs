@@ -21,6 +21,7 @@ mod name;
 pub(crate) mod options;
 mod options_text;
 pub(crate) mod phase;
+pub(crate) mod region_claims;
 pub(crate) mod section;
 mod section_identity;
 mod section_text;

@@ -27,6 +27,7 @@ mod monitor_shutdown;
 mod pinned;
 mod races;
 mod registrar_properties;
+mod ring_memory;
 mod scenarios;
 mod stale;
 mod time_limit;

@@ -110,6 +110,7 @@ pub mod own_ranges;
 mod pinned;
 mod properties;
 mod registrar;
+mod ring_memory;
 mod span;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -131,6 +132,7 @@ pub use monitor::MonitorMode;
 pub use pinned::{Pinned, PinnedAlloc};
 pub use properties::{Overlap, RegistrarProperties};
 pub use registrar::{Probe, Registrar, Registration};
+pub use ring_memory::RingMemory;
 pub use span::{Access, InvalidSpan, Span};
 #[cfg(feature = "rdma")]
 pub use verbs::{Verbs, VerbsHandle, VerbsKey};

@@ -3,9 +3,10 @@
 #![allow(unsafe_code, reason = "makes slices of a block that no reader holds")]
 
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use hostbuf_register::{Access, Registrar};
+use hostbuf_register::{Access, Registrar, RingMemory};
 
 use super::pool_client::PoolClient;
 use super::producer_segment::ProducerSegment;
@@ -137,6 +138,19 @@ impl Block {
             generation: header.generation,
             length: header.length,
         })
+    }
+}
+
+// SAFETY: the bytes are mapped as long as the block exists, and initialised. No reader holds the
+// block, and no other object in this process stands for it. The ring that has it gives out nothing
+// by which it could be published.
+unsafe impl RingMemory for Block {
+    fn address(&self) -> NonNull<u8> {
+        self.segment.block(self.number)
+    }
+
+    fn bytes(&self) -> usize {
+        self.len()
     }
 }
 

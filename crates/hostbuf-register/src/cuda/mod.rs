@@ -5,6 +5,7 @@
 //! longer ranges are registered in chunks; [`CudaHandle::pieces`] splits a copy at their
 //! boundaries.
 
+mod page_locked;
 mod retry_lock;
 
 use std::io;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use hostbuf_memory::populate::Workers;
 use hostbuf_memory::{AnonymousSegment, Demand, Pages, PrivateMemory, space};
 use hostbuf_os::memory::tightest_limit;
-use hostbuf_register::{Access, Error, Pinned, Registrar, Registration, Span};
+use hostbuf_register::{Access, Error, Pinned, Registrar, Registration, RingMemory, Span};
 
-use super::host_memory::{HostMemory, RingMemory};
+use super::host_memory::HostMemory;
 use crate::device::DeviceBuffer;
 
 /// Host memory that another part of the program owns: a region of a buffer, a block of a pool, an

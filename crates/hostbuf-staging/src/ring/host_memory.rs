@@ -6,24 +6,11 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 
+use hostbuf_register::RingMemory;
 use nix::sys::mman::{MmapAdvise, madvise};
 
 /// The alignment that files without the page cache need.
 pub(crate) const ALIGNMENT: usize = 4096;
-
-/// Host memory that a ring uses alone. It is registered with the device of the ring, if the device
-/// needs that in order to copy at full speed.
-///
-/// # Safety
-/// The address and the length never change, the memory is readable and writable, and nobody else
-/// accesses it until the object is dropped.
-pub unsafe trait RingMemory: Send + Sync + 'static {
-    /// Returns the address of the first byte, a multiple of 4096.
-    fn address(&self) -> NonNull<u8>;
-
-    /// Returns the number of bytes.
-    fn bytes(&self) -> usize;
-}
 
 /// The size of a transparent huge page.
 const HUGE_PAGE: usize = 2 << 20;
@@ -89,17 +76,5 @@ impl Drop for HostMemory {
 impl fmt::Debug for HostMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HostMemory").field("bytes", &self.layout.size()).finish_non_exhaustive()
-    }
-}
-
-#[cfg(feature = "cuda")]
-// SAFETY: the memory is that of this object alone.
-unsafe impl RingMemory for hostbuf_cuda::PageLockedMemory {
-    fn address(&self) -> NonNull<u8> {
-        NonNull::new(self.as_ptr()).expect("the driver allocates memory at an address")
-    }
-
-    fn bytes(&self) -> usize {
-        hostbuf_cuda::PageLockedMemory::bytes(self)
     }
 }

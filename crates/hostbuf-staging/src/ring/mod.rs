@@ -25,7 +25,8 @@ mod work_signal;
 mod worker;
 
 pub use borrowed_memory::BorrowedMemory;
-pub use host_memory::{HostMemory, RingMemory};
+pub use host_memory::HostMemory;
+pub use hostbuf_register::RingMemory;
 pub use ring_error::RingError;
 pub use ring_options::{InvalidRing, RingOptions};
 pub use staging_ring::Ring;

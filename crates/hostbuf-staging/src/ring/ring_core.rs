@@ -5,14 +5,13 @@ use std::sync::{Arc, OnceLock};
 
 use super::device_wait::DeviceWait;
 use super::held_transfers::HeldTransfers;
-use super::host_memory::RingMemory;
 use super::ring_life::RingLife;
 use super::ring_slot::RingSlot;
 use super::stream_transfers::StreamTransfers;
 use super::transfer_queue::TransferQueue;
 use super::work_signal::WorkSignal;
-use hostbuf_register::Span;
 use hostbuf_register::own_ranges::FreezeObserver;
+use hostbuf_register::{RingMemory, Span};
 
 use crate::counters::{CounterPage, PageWord};
 use crate::device::{CopyDevice, DeviceError};

@@ -21,6 +21,13 @@ pub enum RingError {
         /// The address of the first byte.
         address: usize,
     },
+    /// The memory belongs to a frozen buffer.
+    Frozen {
+        /// The number of bytes.
+        bytes: usize,
+        /// The address of the first byte.
+        address: usize,
+    },
     /// The device makes no event.
     Device(DeviceError),
     /// The memory cannot be registered.
@@ -40,6 +47,11 @@ impl fmt::Display for RingError {
                 "invalid memory of {bytes} bytes at {address:#x} for a ring: its slots need {needed} bytes from a multiple of \
                  {ALIGNMENT} on"
             ),
+            RingError::Frozen { bytes, address } => write!(
+                f,
+                "invalid memory of {bytes} bytes at {address:#x} for a ring: it belongs to a frozen buffer. Make the ring \
+                 before the buffer is frozen, or in other memory"
+            ),
             RingError::Device(error) => error.fmt(f),
             RingError::Register(error) => error.fmt(f),
             RingError::Counters(error) => write!(f, "mapping the page of a ring's counters: {error}"),
@@ -54,7 +66,7 @@ impl std::error::Error for RingError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             RingError::Invalid(error) => Some(error),
-            RingError::Memory { .. } => None,
+            RingError::Memory { .. } | RingError::Frozen { .. } => None,
             RingError::Device(error) => Some(error),
             RingError::Register(error) => Some(error),
             RingError::Counters(error) | RingError::Threads(error) => Some(error),

@@ -5,9 +5,7 @@ use std::sync::{Condvar, Mutex};
 
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::poison::IgnorePoison;
-use hostbuf_register::Span;
-
-use super::host_memory::RingMemory;
+use hostbuf_register::{RingMemory, Span};
 
 /// The memory of a ring, and the number of threads that access it.
 pub(super) struct RingLife {

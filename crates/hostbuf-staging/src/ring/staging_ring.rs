@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::thread::Thread;
-use hostbuf_register::own_ranges;
+use hostbuf_register::{RingMemory, Span, own_ranges};
 use tracing::debug_span;
 
-use super::host_memory::{ALIGNMENT, RingMemory};
+use super::host_memory::ALIGNMENT;
 use super::ring_core::RingCore;
 use super::ring_error::RingError;
 use super::ring_options::RingOptions;
@@ -73,6 +73,12 @@ impl<D: CopyDevice> Ring<D> {
         let core = Arc::new(RingCore::new(device, slots, counters, (Box::new(memory), workers)));
         let observer: Weak<RingCore<D>> = Arc::downgrade(&core);
         own_ranges::observe(observer);
+        // Either this sees that the memory is being frozen, or freezing ends this ring.
+        let frozen = |_| RingError::Frozen { bytes, address: start.as_ptr() as usize };
+        Span::new(start.as_ptr() as usize, bytes)
+            .map_err(hostbuf_register::Error::from)
+            .and_then(own_ranges::may_write)
+            .map_err(frozen)?;
         let threads = worker::start(&core, workers).map_err(RingError::Threads)?;
         Ok(Ring { core, threads, options, fork_guard: ForkGuard::current() })
     }
