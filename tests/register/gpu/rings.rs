@@ -3,9 +3,10 @@
 use std::fs;
 use std::sync::Arc;
 
+use hostbuf::register::{Budget, CudaHost, Error, MonitorMode, RegistrationCache};
 use hostbuf_cuda::{CudaContext, DeviceMemory, PageLockedMemory};
 use hostbuf_staging::{
-    Backend, CudaDevice, DeviceTarget, File, FileOptions, Ring, RingOptions, TransferError,
+    Backend, CudaDevice, DeviceTarget, File, FileOptions, Ring, RingError, RingOptions, TransferError,
 };
 use hostbuf_tests::Scratch;
 use hostbuf_tests::fake_cuda::with_fake_cuda;
@@ -120,6 +121,48 @@ fn share() {
     drop(shared);
     assert_eq!(known.strong_count(), 0, "it ends with its last user");
     assert!(Ring::of_gpu(&gpu).expect("another ring").is_usable());
+}
+
+/// Moves a file by a ring whose memory counts against the budget of a cache.
+fn lease() {
+    let gpu = first_gpu();
+    let options = RingOptions::new().slots(3).slot_bytes(SLOT).piece_bytes(SLOT / 4).workers(3);
+    let bytes = options.bytes().expect("valid options");
+    let registrar = Arc::new(CudaHost::new(gpu.ordinal()).expect("a context"));
+    let budget = Budget::new(4).bytes(2 * bytes - 4096);
+    let cache = RegistrationCache::new(registrar, budget, MonitorMode::Explicit).expect("a budget with room");
+    let cache = Arc::new(cache);
+    let ring = Ring::for_gpu_with_cache(&gpu, options, &cache).expect("a ring");
+    match Ring::for_gpu_with_cache(&gpu, options, &cache) {
+        Err(RingError::Register(Error::Budget { bytes: counted, .. })) => assert_eq!(counted.0, bytes),
+        other => panic!("{other:?}"),
+    }
+    let context = CudaContext::retain(&gpu).expect("a context");
+    let folder = Scratch::new("rings-leased");
+    let (from, to) = (folder.path("from"), folder.path("to"));
+    fs::write(&from, content(9 * SLOT + 5, 4)).expect("the folder is writable");
+    let memory = target(&context, 9 * SLOT + 5);
+    let read = ring.read(Arc::new(File::open(&from).expect("it is there")), 0, memory.clone());
+    read.wait().expect("it is read");
+    let sink = Arc::new(FileOptions::new().write(true).open(&to).expect("it is made"));
+    ring.write(memory, sink, 0).wait().expect("it is written");
+    assert!(fs::read(&to).expect("it was written") == content(9 * SLOT + 5, 4));
+    drop(ring);
+    assert_eq!(cache.stats().registrations, 0, "the registration has ended with the ring");
+    drop(Ring::for_gpu_with_cache(&gpu, options, &cache).expect("there is room again"));
+}
+
+#[test]
+fn a_ring_of_the_fake_driver_counts_against_a_budget() {
+    if with_fake_cuda("gpu::rings::a_ring_of_the_fake_driver_counts_against_a_budget") {
+        lease();
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_ring_of_a_gpu_counts_against_a_budget() {
+    lease();
 }
 
 #[test]

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use hostbuf_memory::populate::Workers;
 use hostbuf_memory::{AnonymousSegment, Demand, Pages, PrivateMemory, space};
 use hostbuf_os::memory::tightest_limit;
-use hostbuf_register::{Access, Error, Pinned, Registrar, Registration, RingMemory, Span};
+use hostbuf_register::{Access, Error, Pinned, Registrar, Registration, RegistrationCache, RingMemory, Span};
 
 use super::host_memory::HostMemory;
+use super::leased_memory::LeasedMemory;
 use crate::device::DeviceBuffer;
 
 /// Host memory that another part of the program owns: a region of a buffer, a block of a pool, an
@@ -71,21 +72,49 @@ impl BorrowedMemory {
     /// # Errors
     /// [`Error`] for 0 bytes, if the host has no space, and as [`Registrar::register`].
     pub fn registered<R: Registrar>(registrar: &Arc<R>, bytes: usize) -> Result<BorrowedMemory, Error> {
-        let workers = Workers::of_this_process();
-        let (start, owner): (usize, Arc<dyn Any + Send + Sync>) = if is_plenty(bytes, &workers) {
-            let memory = PrivateMemory::new(bytes, workers.cores())?;
-            (memory.start().addr().get(), Arc::new(memory))
-        } else {
-            let demand = Demand::new(bytes as u64, Pages::Auto);
-            let segment = AnonymousSegment::new("hostbuf:staging", demand, workers)?;
-            (segment.start(), Arc::new(segment))
-        };
-        let span = Span::new(start, bytes)?;
+        let (span, owner) = allocate(bytes)?;
         let registration = Registration::with_keepalive(registrar, span, Access::WRITE, owner)?;
-        let address = NonNull::new(span.start() as *mut u8).expect("a span begins after the null address");
         // SAFETY: the registration keeps the memory, which nobody else has. It is zeroed.
-        Ok(unsafe { BorrowedMemory::new(address, bytes, registration) })
+        Ok(unsafe { BorrowedMemory::new(address_of(span), bytes, registration) })
     }
+
+    /// Allocates as [`registered`](BorrowedMemory::registered) does, and lets `cache` register the
+    /// memory. Its bytes count against the [budget](RegistrationCache::budget) of the cache until
+    /// this is dropped.
+    ///
+    /// # Errors
+    /// As `registered`; [`Error::Budget`] if the budget has no room for `bytes`.
+    pub fn leased<R: Registrar>(
+        cache: &Arc<RegistrationCache<R>>,
+        bytes: usize,
+    ) -> Result<BorrowedMemory, Error> {
+        let (span, owner) = allocate(bytes)?;
+        // SAFETY: the owner keeps the mapping, and nobody else has it.
+        let leased = unsafe { LeasedMemory::new(cache, span, owner) }?;
+        // SAFETY: as above, and the memory is zeroed.
+        Ok(unsafe { BorrowedMemory::new(address_of(span), bytes, leased) })
+    }
+}
+
+/// Allocates `bytes` of zeros. Returns their range and their owner.
+///
+/// # Errors
+/// [`Error`] for 0 bytes, or if the host has no space.
+fn allocate(bytes: usize) -> Result<(Span, Arc<dyn Send + Sync>), Error> {
+    let workers = Workers::of_this_process();
+    let (start, owner): (usize, Arc<dyn Send + Sync>) = if is_plenty(bytes, &workers) {
+        let memory = PrivateMemory::new(bytes, workers.cores())?;
+        (memory.start().addr().get(), Arc::new(memory))
+    } else {
+        let demand = Demand::new(bytes as u64, Pages::Auto);
+        let segment = AnonymousSegment::new("hostbuf:staging", demand, workers)?;
+        (segment.start(), Arc::new(segment))
+    };
+    Ok((Span::new(start, bytes)?, owner))
+}
+
+fn address_of(span: Span) -> NonNull<u8> {
+    NonNull::new(span.start() as *mut u8).expect("a span begins behind the null address")
 }
 
 /// Returns whether this process may populate `bytes` itself: no cgroup limits it, or the limit is

@@ -9,6 +9,7 @@ mod gpu_streams;
 mod held_transfers;
 mod host_memory;
 mod host_pieces;
+mod leased_memory;
 mod piece_steps;
 mod ring_core;
 mod ring_error;

@@ -50,7 +50,7 @@ impl Ring<HostDevice> {
 #[cfg(feature = "cuda")]
 mod of_gpu {
     use hostbuf_cuda::{CudaContext, CudaGpu};
-    use hostbuf_register::CudaHost;
+    use hostbuf_register::{CudaHost, RegistrationCache};
 
     use super::*;
     use crate::device::{CudaDevice, DeviceError};
@@ -58,7 +58,7 @@ mod of_gpu {
 
     impl Ring<CudaDevice> {
         /// Returns the ring that all parts of this process share for a GPU. The first call makes
-        /// it, with the default options; it ends with its last user.
+        /// it by [`for_gpu`](Ring::for_gpu), with the default options; it ends with its last user.
         ///
         /// # Errors
         /// [`RingError`] of the driver, of the registration of the memory, and of threads.
@@ -67,19 +67,44 @@ mod of_gpu {
             shared(&GPU_RINGS, gpu.ordinal(), || Ring::for_gpu(gpu, RingOptions::new()))
         }
 
-        /// Makes a ring for a GPU, in memory of its own that is registered with CUDA.
+        /// Makes a ring for a GPU, in memory of its own that is registered with CUDA. No cache
+        /// counts these [bytes](RingOptions::bytes).
         ///
         /// # Errors
         /// As [`of_gpu`](Ring::of_gpu), and [`RingError::Invalid`].
         pub fn for_gpu(gpu: &CudaGpu, options: RingOptions) -> Result<Ring<CudaDevice>, RingError> {
-            let bytes = options.bytes()?;
-            let context = CudaContext::retain(gpu).map_err(|error| {
-                DeviceError::refused(format!("GPU {}", gpu.ordinal()), "retaining the context", error)
-            })?;
-            let registrar = Arc::new(CudaHost::new(gpu.ordinal())?);
-            let memory = BorrowedMemory::registered(&registrar, bytes)?;
-            Ring::new(CudaDevice::new(&context)?, options, memory)
+            ring_of_gpu(gpu, options, |bytes| {
+                let registrar = Arc::new(CudaHost::new(gpu.ordinal())?);
+                BorrowedMemory::registered(&registrar, bytes)
+            })
         }
+
+        /// Makes a ring for a GPU, in memory of its own that `cache` registers with CUDA. The
+        /// [bytes](RingOptions::bytes) of the ring count against the budget of the cache until the
+        /// ring ends.
+        ///
+        /// # Errors
+        /// As [`for_gpu`](Ring::for_gpu), and [`RingError::Register`] if the budget has no room.
+        pub fn for_gpu_with_cache(
+            gpu: &CudaGpu,
+            options: RingOptions,
+            cache: &Arc<RegistrationCache<CudaHost>>,
+        ) -> Result<Ring<CudaDevice>, RingError> {
+            ring_of_gpu(gpu, options, |bytes| BorrowedMemory::leased(cache, bytes))
+        }
+    }
+    /// Makes a ring for a GPU in memory of `register`.
+    fn ring_of_gpu(
+        gpu: &CudaGpu,
+        options: RingOptions,
+        register: impl FnOnce(usize) -> Result<BorrowedMemory, hostbuf_register::Error>,
+    ) -> Result<Ring<CudaDevice>, RingError> {
+        let bytes = options.bytes()?;
+        let context = CudaContext::retain(gpu).map_err(|error| {
+            DeviceError::refused(format!("GPU {}", gpu.ordinal()), "retaining the context", error)
+        })?;
+        let memory = register(bytes)?;
+        Ring::new(CudaDevice::new(&context)?, options, memory)
     }
 }
 

@@ -4,6 +4,7 @@ mod allocation_count;
 mod batches;
 mod bounds;
 mod byte_source;
+mod cache_budget;
 mod cancelled;
 mod child_process;
 mod disk_file;
