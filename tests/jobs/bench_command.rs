@@ -222,3 +222,22 @@ fn files_are_read_to_a_gpu() {
     assert!(missing.stderr.contains("this process sees no GPU 99"), "{missing:?}");
     assert_eq!(missing.stderr.lines().count(), 1, "{missing:?}");
 }
+
+/// Without the delay a copy takes less than 2 ms, and so does the read of as many bytes.
+#[test]
+fn slow_copies_are_bound_by_the_gpu() {
+    let folder = Scratch::new("bench-command-slow-gpu");
+    let driver =
+        fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
+    for library in ["libcuda.so.1", "libcuda.so"] {
+        symlink(&driver, folder.path(library)).expect("it is new");
+    }
+    let (path, _) = write(&folder, "a", 16);
+    let mut command = Command::new(hostbuf());
+    command.args(["bench", "--rounds", "1", "--gpu", "0", "--json"]).arg(&path);
+    command.env("LD_LIBRARY_PATH", &folder.0).env("FAKE_CUDA_COPY_MS", "30");
+    let report: Value = serde_json::from_str(&CommandOutput::of(&mut command).ok().stdout).expect("JSON");
+    let warm = rows(&report, "GPU 0", "warm");
+    let posix = warm.first().expect("all backends are there");
+    assert_eq!((&posix["bound"], &posix["bound_by"]), (&"device".into(), &"GPU".into()), "{report:#}");
+}

@@ -31,7 +31,9 @@ fn files_are_loaded_and_the_rate_is_named() {
     let path = folder.0.to_str().expect("UTF-8");
     let line = load(&[path]).ok().stdout;
     assert!(line.starts_with("hostbuf load: 2 tensors of 2 files, 4.0 MiB in "), "{line}");
-    assert!(line.contains(" GB/s, bound by the "), "{line}");
+    // Files that were just written may be in the page cache or not.
+    let bounds = [" GB/s, bound by the disk\n", " GB/s, bound by the cores\n"];
+    assert!(bounds.iter().any(|bound| line.ends_with(bound)), "{line}");
     assert_eq!(line.lines().count(), 1);
     let one = folder.path("b.safetensors");
     let one = one.as_str();

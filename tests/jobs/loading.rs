@@ -151,6 +151,18 @@ fn ranks_of_three_hosts_read_each_byte_once_and_see_all() {
     assert_eq!(counted, files.bytes);
 }
 
+/// Without the delay of 2 ms a window takes less than 0.1 ms.
+#[test]
+fn a_slow_exchange_between_hosts_is_named() {
+    if !can_simulate() {
+        return;
+    }
+    let files = Files::new("load-slow");
+    let lines = on_hosts("slow", &files);
+    assert_read_once(&lines, &files);
+    assert!(lines.iter().all(|line| line.ends_with(" bound replication\n")), "{lines:#?}");
+}
+
 #[test]
 fn ranks_of_a_launcher_load_into_its_buffer() {
     let files = Files::new("load-launched");

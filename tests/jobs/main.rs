@@ -30,6 +30,7 @@ mod filling;
 mod forks;
 mod image;
 mod kraken2;
+mod load_bounds;
 mod load_command;
 mod load_exchange_faults;
 mod loaded_files;

@@ -2,13 +2,16 @@
 
 #![allow(unsafe_code, reason = "starts copies of the GPU from a buffer that outlives them")]
 
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
 use hostbuf::HostBuffer;
 use hostbuf::register::{Access, CudaHost, Registration};
-use hostbuf_cuda::{CudaContext, CudaError, CudaStream, DeviceMemory, Driver};
+use hostbuf_cuda::{CudaContext, CudaError, CudaEvent, CudaStream, DeviceMemory, Driver};
 
+use crate::copy_times::CopyTimes;
+use crate::counters::LoadCounters;
 use crate::error::LoadError;
 use crate::load::LoadOptions;
 use crate::progress::LoadProgress;
@@ -26,7 +29,12 @@ pub struct GpuCopy {
     region_bytes: u64,
     window_bytes: u64,
     /// The windows that were not copied yet.
-    missing: Vec<u64>,
+    missing: BTreeSet<u64>,
+    /// The copies that have not ended, as far as this knows: their events and bytes.
+    running: VecDeque<(CudaEvent, u64)>,
+    times: CopyTimes,
+    /// The load, once it has begun.
+    progress: Option<LoadProgress>,
     /// Dropped before the buffer, which it keeps mapped.
     _registration: Registration<CudaHost>,
 }
@@ -54,7 +62,18 @@ impl GpuCopy {
         };
         let (stream, memory) = made().map_err(|error| of_gpu(gpu, &error))?;
         let missing = (0..region_bytes.div_ceil(window_bytes)).collect();
-        Ok(GpuCopy { gpu, stream, memory, region_bytes, window_bytes, missing, _registration: registration })
+        Ok(GpuCopy {
+            gpu,
+            stream,
+            memory,
+            region_bytes,
+            window_bytes,
+            missing,
+            running: VecDeque::new(),
+            times: CopyTimes::default(),
+            progress: None,
+            _registration: registration,
+        })
     }
 
     /// Starts to copy the windows that have become ready since the last call. It does not wait for
@@ -63,21 +82,64 @@ impl GpuCopy {
     /// # Errors
     /// [`LoadError::Job`] of the driver.
     pub fn start_ready(&mut self, progress: &LoadProgress) -> Result<(), LoadError> {
-        let mut failed = None;
-        let (stream, memory) = (&self.stream, &self.memory);
-        self.missing.retain(|&window| {
+        let gpu = self.gpu;
+        self.progress.get_or_insert_with(|| progress.clone());
+        self.start(progress).map_err(|error| of_gpu(gpu, &error))
+    }
+
+    fn start(&mut self, progress: &LoadProgress) -> Result<(), CudaError> {
+        let is_running = self.is_running()?;
+        self.times.observe(is_running, progress);
+        let missing = self.missing.iter().copied();
+        let ready: Vec<u64> = missing.filter(|&window| progress.is_window_ready(window)).collect();
+        for &window in &ready {
             let start = window * self.window_bytes;
             let end = (start + self.window_bytes).min(self.region_bytes);
-            let ready = progress.bytes(start..end).filter(|_| failed.is_none());
-            let Some(bytes) = ready else { return true };
+            let Some(bytes) = progress.bytes(start..end) else { continue };
             // SAFETY: nothing writes to a window that is ready. The registration keeps the buffer,
             // and is dropped after the stream has been waited for. The window has a place of its
             // own on the GPU.
-            let copied = unsafe { stream.copy_to_device(bytes, memory.address() + start) };
-            failed = copied.err();
-            false
-        });
-        failed.map_or(Ok(()), |error| Err(of_gpu(self.gpu, &error)))
+            unsafe { self.stream.copy_to_device(bytes, self.memory.address() + start) }?;
+            self.missing.remove(&window);
+            self.running.push_back((CudaEvent::after(&self.stream)?, end - start));
+        }
+        // The driver may copy while it is called.
+        self.times.observe(!ready.is_empty(), progress);
+        Ok(())
+    }
+
+    /// Returns whether the GPU has copies to do. Forgets those that have ended.
+    fn is_running(&mut self) -> Result<bool, CudaError> {
+        while let Some((event, bytes)) = self.running.front() {
+            if !event.is_complete()? {
+                return Ok(true);
+            }
+            self.times.bytes_copied += bytes;
+            self.running.pop_front();
+        }
+        Ok(false)
+    }
+
+    /// Waits until the GPU has the next one of the windows whose copies were started. Returns false
+    /// if it has all of them.
+    ///
+    /// # Errors
+    /// [`LoadError::Job`] of the driver.
+    pub fn wait_for_window(&mut self) -> Result<bool, LoadError> {
+        let gpu = self.gpu;
+        self.wait_for_copy().map_err(|error| of_gpu(gpu, &error))
+    }
+
+    fn wait_for_copy(&mut self) -> Result<bool, CudaError> {
+        let is_running = self.is_running()?;
+        if let Some((event, bytes)) = self.running.pop_front() {
+            event.synchronize()?;
+            self.times.bytes_copied += bytes;
+        }
+        if let Some(progress) = &self.progress {
+            self.times.observe(is_running, progress);
+        }
+        Ok(is_running)
     }
 
     /// Waits until the GPU has all windows that were ready. Returns whether these are all windows
@@ -85,9 +147,17 @@ impl GpuCopy {
     ///
     /// # Errors
     /// [`LoadError::Job`] of the driver.
-    pub fn wait(&self) -> Result<bool, LoadError> {
+    pub fn wait(&mut self) -> Result<bool, LoadError> {
+        while self.wait_for_window()? {}
         self.stream.synchronize().map_err(|error| of_gpu(self.gpu, &error))?;
         Ok(self.missing.is_empty())
+    }
+
+    /// Returns the counters of the load, with those of the copies. All are 0 before the first call
+    /// of [`start_ready`](GpuCopy::start_ready).
+    #[must_use]
+    pub fn counters(&self) -> LoadCounters {
+        self.progress.as_ref().map(|progress| self.times.complete(progress.counters())).unwrap_or_default()
     }
 
     /// Returns the number of the GPU.
@@ -116,7 +186,7 @@ impl GpuCopy {
 impl Drop for GpuCopy {
     fn drop(&mut self) {
         // The GPU may still read the buffer.
-        if let Err(error) = self.wait() {
+        if let Err(error) = self.stream.synchronize() {
             tracing::error!(%error, "cannot wait for the copies of a load to the GPU");
         }
     }

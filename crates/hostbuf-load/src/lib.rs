@@ -32,6 +32,7 @@
 #[cfg(feature = "arrow")]
 mod arrow_batches;
 mod clock;
+mod copy_times;
 mod counters;
 mod device_copy;
 mod error;

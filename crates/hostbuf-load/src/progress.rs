@@ -30,7 +30,7 @@ impl LoadProgress {
         &self.board
     }
 
-    /// Returns the counters of this host.
+    /// Returns the counters of this host. Those of copies to a device are 0.
     #[must_use]
     pub fn counters(&self) -> LoadCounters {
         let shared = self.board.counters();
@@ -50,7 +50,14 @@ impl LoadProgress {
             waiting: time(&shared.waiting),
             replicating: time(&shared.replicating),
             readers: number(&shared.readers),
+            ..LoadCounters::default()
         }
+    }
+
+    /// Returns the time of the end since the host was booted. `None` before.
+    pub(crate) fn ended(&self) -> Option<Duration> {
+        let ended = self.board.counters().ended.load(Ordering::Relaxed);
+        (ended != 0).then(|| Duration::from_nanos(ended))
     }
 
     /// Reads the table of the files.

@@ -2,6 +2,7 @@
 
 use hostbuf::{AttachError, Error, HostBuffer};
 
+use crate::copy_times::CopyTimes;
 use crate::counters::LoadCounters;
 use crate::error::LoadError;
 use crate::progress::LoadProgress;
@@ -16,6 +17,8 @@ pub struct Tensors {
     buffer: HostBuffer,
     region: LoadedRegion,
     table: TensorTable,
+    /// Those of the load that has returned this.
+    copies: CopyTimes,
 }
 
 /// A tensor in a buffer.
@@ -68,7 +71,12 @@ impl Tensors {
         if table.region_bytes() != root.region_bytes {
             return Err(LoadError::Damaged);
         }
-        Ok(Tensors { buffer: buffer.clone(), region, table })
+        Ok(Tensors { buffer: buffer.clone(), region, table, copies: CopyTimes::default() })
+    }
+
+    /// Sets the times of the copies during the load.
+    pub(crate) fn with_copies(self, copies: CopyTimes) -> Tensors {
+        Tensors { copies, ..self }
     }
 
     pub(crate) fn region(&self) -> &LoadedRegion {
@@ -87,10 +95,11 @@ impl Tensors {
         &self.table
     }
 
-    /// Returns the counters of the load on this host.
+    /// Returns the counters of the load on this host. Those of copies to a device are 0 unless
+    /// [`LoadOptions::load_to_device`](crate::LoadOptions::load_to_device) has returned this.
     #[must_use]
     pub fn counters(&self) -> LoadCounters {
-        self.progress().counters()
+        self.copies.complete(self.progress().counters())
     }
 
     /// Returns the progress of the load, which has ended.

@@ -28,7 +28,8 @@ use load_bar::LoadBar;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The rate counts the bytes of the files from the first read to the last. It is bound by the disk, if the threads have \
-waited for it, or else by the cores. In a job, hostbuf.load and hostbuf_load::load share the memory between all ranks.")]
+waited for it, or else by the cores. With --gpu it may also be bound by the GPU, if its copies take longer than the \
+reads. In a job, hostbuf.load and hostbuf_load::load share the memory between all ranks.")]
 pub(crate) struct LoadArguments {
     /// The files: safetensors, npy, Arrow IPC, or folders with an index
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::AnyPath)]
@@ -92,7 +93,7 @@ fn load(arguments: &LoadArguments) -> Result<(), LoadError> {
     let mut gpu = arguments.gpu.map(make).transpose()?;
     let begun = Instant::now();
     let tensors = match &mut gpu {
-        None => with_bar(arguments, options, &buffer, &|_| {})?,
+        None => load_with_bar(arguments, options, &buffer)?,
         Some(gpu) => load_with_gpu(arguments, options, &buffer, gpu)?,
     };
     print(&tensors, gpu.as_ref().map(|gpu| (gpu, begun.elapsed())));
@@ -112,15 +113,17 @@ fn load_with_gpu(
 ) -> Result<Tensors, LoadError> {
     let (ready, windows) = mpsc::channel::<LoadProgress>();
     std::thread::scope(|scope| {
-        let copy = scope.spawn(move || -> Result<(), LoadError> {
-            windows.iter().try_for_each(|progress| gpu.start_ready(&progress))?;
-            gpu.wait().map(drop)
+        let copy = scope.spawn(move || {
+            let mut bar = LoadBar::new(arguments.quiet);
+            let copied = copy_windows(gpu, &windows, &mut bar);
+            bar.end();
+            copied
         });
         let tell = |progress: &LoadProgress| {
             // The receiver has ended with an error, which it returns.
             let _ = ready.send(progress.clone());
         };
-        let tensors = with_bar(arguments, options, buffer, &tell);
+        let tensors = options.load_with(&Solo, buffer, &arguments.files, &tell);
         // All windows are ready, if the load has succeeded.
         if let Ok(tensors) = &tensors {
             tell(&tensors.progress());
@@ -131,24 +134,44 @@ fn load_with_gpu(
     })
 }
 
+/// Lets the GPU copy windows as they become ready, and waits for the last one.
+fn copy_windows(
+    gpu: &mut GpuCopy,
+    windows: &mpsc::Receiver<LoadProgress>,
+    bar: &mut LoadBar,
+) -> Result<(), LoadError> {
+    let report = |gpu: &GpuCopy, bar: &mut LoadBar| {
+        let counters = gpu.counters();
+        bar.report(&counters, counters.bytes_copied);
+    };
+    for progress in windows {
+        gpu.start_ready(&progress)?;
+        report(gpu, bar);
+    }
+    while gpu.wait_for_window()? {
+        report(gpu, bar);
+    }
+    gpu.wait().map(drop)
+}
+
 /// Loads the files, with a bar on a terminal.
-fn with_bar(
+fn load_with_bar(
     arguments: &LoadArguments,
     options: LoadOptions,
     buffer: &HostBuffer,
-    observer: &(dyn Fn(&LoadProgress) + Sync),
 ) -> Result<Tensors, LoadError> {
     let bar = std::sync::Mutex::new(LoadBar::new(arguments.quiet));
     let loaded = options.load_with(&Solo, buffer, &arguments.files, &|progress| {
-        bar.lock().ignore_poison().report(&progress.counters());
-        observer(progress);
+        let counters = progress.counters();
+        bar.lock().ignore_poison().report(&counters, counters.bytes());
     });
     bar.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).end();
     loaded
 }
 
 fn print(tensors: &Tensors, gpu: Option<(&GpuCopy, Duration)>) {
-    let (table, counters) = (tensors.table(), tensors.counters());
+    let table = tensors.table();
+    let counters = gpu.map_or_else(|| tensors.counters(), |(gpu, _)| gpu.counters());
     let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
     let mut line = format!(
         "hostbuf load: {} of {}, {} in {:.3} s: {:.2} GB/s",
@@ -158,13 +181,14 @@ fn print(tensors: &Tensors, gpu: Option<(&GpuCopy, Duration)>) {
         counters.elapsed.as_secs_f64(),
         counters.rate() / 1e9
     );
-    if let Some(bound) = counters.bound() {
-        line += &format!(", bound by the {bound}");
-    }
     if let Some((gpu, elapsed)) = gpu {
         let (number, seconds) = (gpu.gpu(), elapsed.as_secs_f64());
         let rate = gpu.bytes() as f64 / seconds / 1e9;
         line += &format!("; on GPU {number} after {seconds:.3} s: {rate:.2} GB/s");
+    }
+    // That of the last rate.
+    if let Some(bound) = counters.bound() {
+        line += &format!(", bound by the {bound}");
     }
     // The files are loaded even if nobody reads this line.
     let _ = writeln!(std::io::stdout(), "{line}").and_then(|()| std::io::stdout().flush());

@@ -8,4 +8,5 @@ pub mod memory;
 pub mod numa;
 pub mod random;
 pub mod registered;
+pub mod slow_group;
 pub mod tcp;

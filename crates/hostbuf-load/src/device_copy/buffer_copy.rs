@@ -89,8 +89,9 @@ impl LoadOptions {
         let copies = copies.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         // The observer is called at least once.
         let mut copies = copies.ok_or(LoadError::Damaged)??;
-        copies.start_ready(&tensors.progress());
-        copies.finish()?;
-        Ok(tensors)
+        let progress = tensors.progress();
+        copies.start_ready(&progress);
+        let times = copies.finish(&progress)?;
+        Ok(tensors.with_copies(times))
     }
 }

@@ -1,5 +1,7 @@
 //! Copies of loaded tensors to a device.
 
+#[cfg(test)]
+mod bound_tests;
 mod buffer_copy;
 mod queued_copies;
 mod region_rows;

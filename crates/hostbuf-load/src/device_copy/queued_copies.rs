@@ -37,6 +37,10 @@ impl QueuedCopies {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.copies.is_empty() && self.rows.is_empty()
+    }
+
     /// Returns whether as many copies are queued as start together.
     pub(super) fn is_full(&self) -> bool {
         self.copies.len() + self.rows.len() >= COPIES_A_START

@@ -45,6 +45,12 @@ impl<'d, D: CopyDevice> StartedCopies<'d, D> {
         self.failed.is_some()
     }
 
+    /// Returns whether the device has copies to do. An error of the device is found by
+    /// [`finish`](StartedCopies::finish).
+    pub(super) fn are_running(&self) -> bool {
+        self.events.last().is_some_and(|last| matches!(self.device.is_complete(last), Ok(false)))
+    }
+
     /// Starts the queued copies, without waiting for the device, and empties the queue. Nothing
     /// starts after a failure.
     ///

@@ -10,6 +10,7 @@ use hostbuf_staging::CopyDevice;
 use super::queued_copies::QueuedCopies;
 use super::region_rows::RegionRows;
 use super::started_copies::StartedCopies;
+use crate::copy_times::CopyTimes;
 use crate::error::LoadError;
 use crate::progress::LoadProgress;
 use crate::slice_target::SliceTarget;
@@ -21,6 +22,7 @@ pub(super) struct WindowCopies<'d, D: CopyDevice> {
     /// The copies that have not started, by the number of their window.
     missing: BTreeMap<u64, Vec<RegionRows>>,
     started: StartedCopies<'d, D>,
+    times: CopyTimes,
 }
 
 impl<'d, D: CopyDevice> WindowCopies<'d, D> {
@@ -44,7 +46,8 @@ impl<'d, D: CopyDevice> WindowCopies<'d, D> {
                 rows.divide(window_bytes, |window, rows| missing.entry(window).or_default().push(rows));
             }
         }
-        Ok(WindowCopies { missing, started: StartedCopies::new(device, region, Cow::Owned(targets)) })
+        let started = StartedCopies::new(device, region, Cow::Owned(targets));
+        Ok(WindowCopies { missing, started, times: CopyTimes::default() })
     }
 
     /// Starts the copies of the windows that have become ready since the last call, without waiting
@@ -53,6 +56,7 @@ impl<'d, D: CopyDevice> WindowCopies<'d, D> {
         if self.started.has_failed() {
             return;
         }
+        self.times.observe(self.started.are_running(), progress);
         let (mut queued, region) = (QueuedCopies::default(), self.started.region());
         self.missing.retain(|&window, in_window| {
             let is_ready = progress.is_window_ready(window);
@@ -61,17 +65,22 @@ impl<'d, D: CopyDevice> WindowCopies<'d, D> {
             }
             !is_ready
         });
+        let starts = !queued.is_empty();
         // SAFETY: nothing writes to a window that is ready.
         unsafe { self.started.start(&mut queued) };
+        // A device may copy while it is called.
+        self.times.observe(starts, progress);
     }
 
-    /// Waits for all copies. Returns the number of bytes.
+    /// Waits for all copies. Returns their times.
     ///
     /// # Errors
     /// [`LoadError::Transfer`]; [`LoadError::Damaged`] if a window is not ready: another process
     /// has overwritten its word.
-    pub(super) fn finish(self) -> Result<u64, LoadError> {
-        let bytes = self.started.finish()?;
-        if self.missing.is_empty() { Ok(bytes) } else { Err(LoadError::Damaged) }
+    pub(super) fn finish(mut self, progress: &LoadProgress) -> Result<CopyTimes, LoadError> {
+        let are_running = self.started.are_running();
+        self.times.bytes_copied = self.started.finish()?;
+        self.times.observe(are_running, progress);
+        if self.missing.is_empty() { Ok(self.times) } else { Err(LoadError::Damaged) }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use hostbuf_load::LoadBound;
 use hostbuf_staging::{RingCounters, StagingBound};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -54,14 +55,17 @@ impl BenchSample {
         self.cpu.as_secs_f64() * (1u64 << 30) as f64 / self.bytes.max(1) as f64
     }
 
-    /// Returns the part of the machine that bounds the rate, as `hostbuf load` names it. The source
-    /// of a ring is the disk if it needs one and the threads have slept for more than half of the
-    /// time of their reads, or else the cores, which copy from the page cache.
+    /// Returns the part of the machine that bounds the rate, by the names of [`LoadBound`] and of
+    /// [`StagingBound::Slots`], which no load has. The source of a ring is the disk if it needs one
+    /// and the threads have slept for more than half of the time of their reads, or else the cores,
+    /// which copy from the page cache.
     pub(super) fn bound_by(&self) -> &'static str {
         match self.counters.bound() {
-            StagingBound::Source if self.needs_disk && self.cpu < self.counters.reading / 2 => "disk",
-            StagingBound::Source => "cores",
-            StagingBound::Device => "GPU",
+            StagingBound::Source if self.needs_disk && self.cpu < self.counters.reading / 2 => {
+                LoadBound::Disk.name()
+            }
+            StagingBound::Source => LoadBound::Cores.name(),
+            StagingBound::Device => LoadBound::Gpu.name(),
             other => other.name(),
         }
     }

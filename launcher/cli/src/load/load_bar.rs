@@ -21,24 +21,27 @@ impl LoadBar {
         LoadBar { begun: Instant::now(), is_shown: !quiet && std::io::stderr().is_terminal(), bar: None }
     }
 
-    /// Shows the counters.
-    pub(super) fn report(&mut self, counters: &LoadCounters) {
+    /// Shows the counters of a load of which `bytes` have arrived.
+    pub(super) fn report(&mut self, counters: &LoadCounters, bytes: u64) {
         if !self.is_shown || self.begun.elapsed() < SHORT {
             return;
         }
+        let rate = format!("{:.2} GB/s", bytes as f64 / counters.duration().as_secs_f64() / 1e9);
+        let message = match counters.bound() {
+            Some(bound) => format!("{rate}, bound by the {bound}"),
+            None => rate,
+        };
         let bar = self.bar.get_or_insert_with(|| {
             let text =
                 "hostbuf: loading [{bar:30}] {binary_bytes} of {binary_total_bytes}, {msg}, {eta} left";
             let style = ProgressStyle::with_template(text).unwrap_or_else(|_| ProgressStyle::default_bar());
             let target = ProgressDrawTarget::stderr();
-            ProgressBar::with_draw_target(Some(counters.file_bytes), target).with_style(style)
+            let bar = ProgressBar::with_draw_target(Some(counters.file_bytes), target).with_style(style);
+            bar.with_message(message.clone())
         });
-        bar.set_position(counters.bytes());
-        let rate = format!("{:.2} GB/s", counters.rate() / 1e9);
-        bar.set_message(match counters.bound() {
-            Some(bound) => format!("{rate}, bound by the {bound}"),
-            None => rate,
-        });
+        // The gaps between files may be counted too.
+        bar.set_position(bytes.min(counters.file_bytes));
+        bar.set_message(message);
     }
 
     /// Removes the bar.

@@ -2,9 +2,9 @@
 //! 0 at LEADER (address and port). With 0 RANKS the ranks are those that `hostbuf run` has started,
 //! and the buffer is the launcher's.
 //!
-//! MODE is `load`, or `die=RANK` or `change=RANK` for a rank that kills itself, or changes the
-//! first file, when it has read its first window. The other ranks read one window before that, and
-//! the others afterwards.
+//! MODE is `load`, or `slow` for an exchange that takes 2 ms longer for each window, or `die=RANK`
+//! or `change=RANK` for a rank that kills itself, or changes the first file, when it has read its
+//! first window. The other ranks read one window before that, and the others afterwards.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
@@ -14,8 +14,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use hostbuf::job::{Collective, Local};
 use hostbuf::{BufferOptions, HostBuffer};
-use hostbuf_load::{LoadError, LoadOptions, LoadProgress, Tensors};
+use hostbuf_load::{LoadBound, LoadError, LoadOptions, LoadProgress, Tensors};
 use hostbuf_os::process;
+use hostbuf_programs::slow_group::SlowGroup;
 use hostbuf_programs::tcp::Tcp;
 use nix::sys::signal::{Signal, raise};
 use xxhash_rust::xxh3::Xxh3;
@@ -32,6 +33,10 @@ fn main() {
     let group: Box<dyn Collective> = match (number(rank), number(ranks)) {
         (_, 0) => Box::new(Local::from_env().expect("a launcher has started this process")),
         (rank, ranks) => Box::new(connect(rank, ranks, leader.parse().expect("an address"))),
+    };
+    let group: Box<dyn Collective> = match mode.as_str() {
+        "slow" => Box::new(SlowGroup { group, delay: Duration::from_millis(2) }),
+        _ => group,
     };
     let begun = Instant::now();
     let loaded = load(&*group, mode, files);
@@ -129,12 +134,13 @@ fn load(group: &dyn Collective, mode: &str, files: &[String]) -> Result<String, 
     }
     let counters = tensors.counters();
     Ok(format!(
-        "digest {:016x} at {:p} read {read} counted {} received {} job {} headers {}",
+        "digest {:016x} at {:p} read {read} counted {} received {} job {} headers {} bound {}",
         hash.digest(),
         tensors.file_bytes(0).unwrap_or_default().as_ptr(),
         counters.bytes_read,
         counters.bytes_received,
         counters.job_bytes_read,
         tensors.table().header_bytes(),
+        counters.bound().map_or("none", LoadBound::name),
     ))
 }
