@@ -223,7 +223,7 @@ fn files_are_read_to_a_gpu() {
     assert_eq!(missing.stderr.lines().count(), 1, "{missing:?}");
 }
 
-/// Without the delay a copy takes less than 2 ms, and so does the read of as many bytes.
+/// The delay of a copy is long beside the read of as many bytes.
 #[test]
 fn slow_copies_are_bound_by_the_gpu() {
     let folder = Scratch::new("bench-command-slow-gpu");

@@ -7,11 +7,11 @@ use std::process::Command;
 
 use hostbuf_tests::{CommandOutput, Scratch, fixture, hostbuf};
 
-/// The delay of reads that sleep: sixteen of 4 MiB. Without the delay each takes about 1 ms.
-const SLOW_DISK: [(&str, &str); 1] = [("SLOW_READS_MS", "40")];
+/// The delay of reads that sleep: sixteen of 4 MiB. Without it each takes 1 to 7 ms.
+const SLOW_DISK: [(&str, &str); 1] = [("SLOW_READS_MS", "80")];
 /// The delay of reads that compute.
-const SLOW_CORES: [(&str, &str); 2] = [("SLOW_READS_MS", "40"), ("SLOW_READS_SPIN", "1")];
-/// The delay of copies to the GPU: four of 16 MiB. Without the delay each takes about 5 ms.
+const SLOW_CORES: [(&str, &str); 2] = [("SLOW_READS_MS", "80"), ("SLOW_READS_SPIN", "1")];
+/// The delay of copies to the GPU: four of 16 MiB. Without it each takes 10 to 20 ms.
 const SLOW_COPIES: [(&str, &str); 1] = [("FAKE_CUDA_COPY_MS", "300")];
 
 /// A file without blocks on a disk, and a fake driver.

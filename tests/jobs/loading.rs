@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use hostbuf_tests::{CommandOutput, Scratch, can_simulate, eventually, local, processes_with, program, root};
+use hostbuf_tests::{
+    CommandOutput, Scratch, can_simulate, eventually, fixture, local, processes_with, program, root,
+};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The host of each of the eight ranks.
@@ -75,12 +77,17 @@ fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
 
 /// Runs eight ranks on three simulated hosts, and returns the lines that they have printed.
 fn on_hosts(mode: &str, files: &Files) -> Vec<String> {
+    on_hosts_with("", mode, files)
+}
+
+/// Runs eight ranks as [`on_hosts`], with variables of their environment.
+fn on_hosts_with(environment: &str, mode: &str, files: &Files) -> Vec<String> {
     let (program, folder) = (program("load_files"), files.folder.0.display());
     let mut script = String::new();
     for (rank, host) in HOSTS.iter().enumerate() {
         // The status of a rank that was killed is not an error of the script.
         script += &format!(
-            "$SIMHOSTS_RSH {host} '{} {mode} {rank} {} 10.77.0.1:7171 {} >{folder}/out.{rank} 2>&1' &\n",
+            "$SIMHOSTS_RSH {host} 'env {environment} {} {mode} {rank} {} 10.77.0.1:7171 {} >{folder}/out.{rank} 2>&1' &\n",
             program.display(),
             HOSTS.len(),
             files.words()
@@ -151,16 +158,21 @@ fn ranks_of_three_hosts_read_each_byte_once_and_see_all() {
     assert_eq!(counted, files.bytes);
 }
 
-/// Without the delay of 2 ms a window takes less than 0.1 ms.
+/// The delays are 2 ms for each window that the hosts exchange, and 10 ms for each read of 8 KiB.
 #[test]
-fn a_slow_exchange_between_hosts_is_named() {
+fn a_slow_exchange_and_slow_reads_of_several_hosts_are_named() {
     if !can_simulate() {
         return;
     }
     let files = Files::new("load-slow");
-    let lines = on_hosts("slow", &files);
-    assert_read_once(&lines, &files);
-    assert!(lines.iter().all(|line| line.ends_with(" bound replication\n")), "{lines:#?}");
+    let reads = fixture("cc", "slow_reads.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
+    let slow_reads = format!("LD_PRELOAD={} SLOW_READS_MS=10", reads.display());
+    for (environment, mode, bound) in [("", "slow", "replication"), (&slow_reads, "load", "disk")] {
+        let lines = on_hosts_with(environment, mode, &files);
+        println!("{lines:#?}");
+        assert_eq!(lines.len(), HOSTS.len());
+        assert!(lines.iter().all(|line| line.ends_with(&format!(" bound {bound}\n"))), "{bound}: {lines:#?}");
+    }
 }
 
 #[test]

@@ -76,6 +76,11 @@ impl LoadProgress {
         self.board.is_ready(window)
     }
 
+    /// Returns whether one of these windows is ready, or the load has ended.
+    pub(crate) fn is_any_ready<'w>(&self, mut windows: impl Iterator<Item = &'w u64>) -> bool {
+        self.ended().is_some() || windows.any(|&window| self.is_window_ready(window))
+    }
+
     /// Returns whether all windows with bytes of `range` are ready, so that these bytes may be
     /// read. Offsets are those of [`TensorTable::region_offset`].
     #[must_use]
