@@ -20,6 +20,14 @@ import hostbuf
 from gpu_blocks import PENDING, Cuda, driver_is_loaded, eventually, pending
 from hostbuf._array_memory import _DLManagedTensorVersioned
 
+try:
+    import numpy as np
+    from hostbuf.zarr import FileStore
+    from zarr.abc.store import OffsetByteRequest
+    from zarr.core.buffer import BufferPrototype, cpu
+except ImportError:
+    FileStore = None  # type: ignore[assignment,misc]
+
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
 )
@@ -129,6 +137,29 @@ class GpuFiles(unittest.TestCase):
             with pool.acquire_gpu(token) as frame, hostbuf.File(self.folder / "copy", "w") as file:
                 self.assertEqual(file.write(frame), 1000000)
         self.assertEqual((self.folder / "copy").read_bytes(), NUMBERS[:1000000])
+
+    @unittest.skipIf(FileStore is None, "a store of zarr: there is no zarr 3")
+    def test_a_store_of_zarr_reads_into_the_gpu_and_writes_from_there(self) -> None:
+        class Chunk(DeviceArray):
+            ndim, dtype = 1, np.dtype("B")
+
+        class GpuArrays(cpu.NDBuffer):
+            @classmethod
+            def empty(cls, shape: Any, dtype: Any, order: Any = "C") -> Any:
+                return cls(Chunk(cuda, *shape))
+
+        cuda = self.cuda
+        prototype = BufferPrototype(cpu.Buffer, GpuArrays)
+
+        async def copy() -> Any:
+            store = await FileStore.open(self.folder)
+            value = await store.get("numbers", prototype, OffsetByteRequest(77))
+            await store.set("c/0", value)
+            return value
+
+        value = asyncio.run(copy())
+        self.assertEqual(self.content(value.as_array_like()), NUMBERS[77:])
+        self.assertEqual((self.folder / "c/0").read_bytes(), NUMBERS[77:])
 
     def test_a_stream_waits_for_a_transfer_and_a_transfer_for_its_stream(self) -> None:
         class Stream:
