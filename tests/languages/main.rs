@@ -5,6 +5,7 @@
 mod adopted_arrays;
 mod copies;
 mod examples;
+mod gguf_model;
 mod gpu_blocks;
 mod guides;
 mod installed;
