@@ -23,6 +23,11 @@ try:
     import torch
 except ImportError:
     torch = None
+try:
+    import zarr
+    from hostbuf.zarr import FileStore
+except ImportError:
+    zarr = None  # type: ignore[assignment]
 
 MIB = 1 << 20
 
@@ -254,6 +259,18 @@ class Gpu(unittest.TestCase):
                 array += 1
                 self.assertTrue(np.array_equal(cupy.asnumpy(array, stream=stream), numbers + 1))
                 self.assertEqual(transfer.get(), numbers.nbytes)
+
+    @unittest.skipIf(cupy is None or zarr is None, "there is no CuPy, or no zarr 3")
+    def test_chunks_of_zarr_go_to_memory_of_cupy_and_back(self) -> None:
+        numbers = np.arange(60000.0).reshape(300, 200)
+        with tempfile.TemporaryDirectory() as folder:
+            with zarr.config.enable_gpu():
+                array = zarr.create_array(FileStore(folder), shape=numbers.shape, chunks=(50, 50), compressors=None, dtype="f8")
+                array[:] = cupy.asarray(numbers)
+                part = array[33:120, 7:199]
+                self.assertIsInstance(part, cupy.ndarray)
+                self.assertTrue(np.array_equal(cupy.asnumpy(part), numbers[33:120, 7:199]))
+            self.assertTrue(np.array_equal(zarr.open_array(folder, mode="r")[:], numbers))
 
     @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_files_of_tensors_go_to_the_gpu(self) -> None:
