@@ -1,6 +1,8 @@
 """The tests of the package safetensors, with hostbuf's safe_open in its place. They are a part of
-its repository (bindings/python/tests), whose folder the variable SAFETENSORS_TESTS names."""
+its repository (bindings/python/tests), whose folder the variable SAFETENSORS_TESTS names.
+`scripts/test-long safetensors` installs and runs them."""
 
+import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -33,6 +35,10 @@ class SafetensorsPackage(unittest.TestCase):
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
         opened = re.search(r"hostbuf has opened (\d+) files", ran.stdout)
         self.assertTrue(opened and int(opened[1]) > 30, ran.stdout)
+        passed = re.search(r"^\d+ passed(, \d+ skipped)?", ran.stdout, re.MULTILINE)
+        assert opened and passed, ran.stdout
+        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("safetensors", "torch")]
+        print(f"\n{', '.join(versions)}: {passed[0]}, {opened[0]}")
 
 
 if __name__ == "__main__":
