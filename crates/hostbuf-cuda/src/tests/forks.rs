@@ -55,7 +55,7 @@ fn a_child_gets_errors_for_the_deferred_copies_of_its_parent() {
             // SAFETY: nothing is copied.
             let number = unsafe { copies.start(BatchedCopy { to: 0, from: 0, bytes: 0 }) };
             let refused = matches!(copies.has_ended(number), Err(CudaError::Forked { .. }))
-                && matches!(stream.give_copies(&copies), Err(CudaError::Forked { .. }));
+                && matches!(stream.enqueue_copies(&copies), Err(CudaError::Forked { .. }));
             copies.end();
             drop(copies);
             // SAFETY: runs no exit handler of the parent.

@@ -114,7 +114,7 @@ fn allocate(bytes: usize) -> Result<(Span, Arc<dyn Send + Sync>), Error> {
 }
 
 fn address_of(span: Span) -> NonNull<u8> {
-    NonNull::new(span.start() as *mut u8).expect("a span begins behind the null address")
+    NonNull::new(span.start() as *mut u8).expect("a span begins after the null address")
 }
 
 /// Returns whether this process may populate `bytes` itself: no cgroup limits it, or the limit is
