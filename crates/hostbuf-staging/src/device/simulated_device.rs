@@ -60,6 +60,8 @@ struct SharedDevice {
     reordered: AtomicU64,
     /// The number of questions about copies that had not ended.
     asked: AtomicU64,
+    /// The number of threads that wait for a copy.
+    waiting: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -170,6 +172,12 @@ impl SimulatedDevice {
     #[must_use]
     pub fn is_hanging(&self) -> bool {
         self.shared.state.lock().ignore_poison().is_hanging
+    }
+
+    /// Returns whether a thread waits for a copy.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.shared.waiting.load(Ordering::SeqCst) > 0
     }
 
     /// Returns the number of a copy that is being requested, and its fault.
@@ -385,7 +393,9 @@ impl CopyDevice for SimulatedDevice {
                 return self.is_complete(event).map(drop);
             }
             self.hurry();
+            self.shared.waiting.fetch_add(1, Ordering::SeqCst);
             drop(self.shared.changed.wait(state).ignore_poison());
+            self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }

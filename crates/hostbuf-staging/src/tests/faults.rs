@@ -133,6 +133,9 @@ fn a_slow_device_holds_up_its_own_ring_only() {
     }
     check(&other);
     assert!(!transfer.test());
+    while !slow.device().is_awaited() {
+        std::thread::yield_now();
+    }
     slow.device().resume();
     transfer.wait().unwrap();
     assert!(memory.content() == content);
