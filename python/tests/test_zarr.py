@@ -78,10 +78,16 @@ class WithoutZarr(unittest.TestCase):
 
 @unittest.skipIf(zarr is None, "a store of zarr: there is no zarr 3")
 class Stores(unittest.TestCase):
+    # No request is shorter, so all are transfers.
+    short = -1
+
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+        short = mock.patch("hostbuf.zarr._SHORT", self.short)
+        short.start()
+        self.addCleanup(short.stop)
 
     def written(self, store: Any, layout: "dict[str, Any]", name: str = "a") -> Any:
         array = zarr.create_array(store, name=name, shape=NUMBERS.shape, chunks=(50, 50), dtype="f8", **layout)
@@ -94,7 +100,7 @@ class Stores(unittest.TestCase):
         ran = subprocess.run(command, cwd=pathlib.Path(__file__).parent, capture_output=True, text=True)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
         passed = re.search(r"^(\d+) passed in ", ran.stdout, re.MULTILINE)
-        self.assertTrue(passed and int(passed[1]) > 60, ran.stdout)
+        self.assertTrue(passed and int(passed[1]) > 120, ran.stdout)
 
     def test_files_are_those_of_local_store(self) -> None:
         for number, layout in enumerate(LAYOUTS):
@@ -319,6 +325,42 @@ class Stores(unittest.TestCase):
             self.assertIs(type(one), OwnBuffer)
             self.assertIs(type(one.as_array_like()), Memory)
             self.assertEqual(one.as_array_like().numbers.tobytes(), bytes(range(start, 100)))
+
+
+@unittest.skipIf(zarr is None, "a store of zarr: there is no zarr 3")
+class ShortRequests(unittest.TestCase):
+    def test_values_of_few_bytes_need_no_transfer(self) -> None:
+        with tempfile.TemporaryDirectory() as name, mock.patch("hostbuf.zarr.File", side_effect=hostbuf.File) as opened:
+            store, folder = FileStore(name), pathlib.Path(name)
+
+            async def copy(value: bytes) -> Any:
+                await store.set("value", buffer(value))
+                return [await store.get("value", None, part) for part in (None, RangeByteRequest(7, 5000), SuffixByteRequest(9))]
+
+            for size, files in [(256 << 10, 0), ((256 << 10) + 1, 2)]:
+                data = os.urandom(size)
+                got = [one.to_bytes() for one in asyncio.run(copy(data))]
+                self.assertEqual(got, [data, data[7:5000], data[-9:]])
+                self.assertEqual(opened.call_count, files)
+                self.assertEqual(content(folder), {"value": data})
+            array = zarr.create_array(store, name="a", shape=NUMBERS.shape, chunks=(50, 50), shards=(100, 100), dtype="f8")
+            array[:] = NUMBERS
+            np.testing.assert_array_equal(zarr.open_array(LocalStore(folder), path="a", mode="r")[:], NUMBERS)
+            np.testing.assert_array_equal(array[:], NUMBERS)
+
+    def test_a_file_that_is_cut_short_during_a_read_is_an_error(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            path = pathlib.Path(name, "value")
+            path.write_bytes(bytes(1000))
+            status = os.stat(path)
+
+            def shrink(_: int) -> os.stat_result:
+                os.truncate(path, 500)
+                return status
+
+            with mock.patch("os.fstat", shrink), self.assertRaisesRegex(hostbuf.EndOfFileError, f"1000 bytes at offset 0 of {path}") as ended:
+                FileStore(name).get_sync("value")
+            self.assertEqual(ended.exception.landed, 500)
 
 
 if __name__ == "__main__":

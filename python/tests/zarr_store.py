@@ -33,3 +33,11 @@ class TestFileStore(StoreTests[FileStore, cpu.Buffer]):
 
     def test_store_supports_listing(self, store: FileStore) -> None:
         assert store.supports_listing
+
+
+class TestTransfers(TestFileStore):
+    """zarr's tests without short requests."""
+
+    @pytest.fixture(autouse=True)
+    def no_short_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("hostbuf.zarr._SHORT", -1)

@@ -17,16 +17,16 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-import stat
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from ._error import of_transfer
 from ._file import File
 
 try:
     from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
-    from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+    from zarr.core.buffer import Buffer, BufferPrototype, cpu, default_buffer_prototype
     from zarr.storage import LocalStore
 except ImportError as error:
     raise ImportError(f"hostbuf.zarr needs zarr 3.1 or later (pip install zarr): {error}") from error
@@ -35,6 +35,9 @@ __all__ = ["FileStore"]
 
 # The names of documents with metadata in the versions 3 and 2 of the format.
 _DOCUMENTS = frozenset(["zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"])
+# Between threads and the loop, a transfer of up to so many bytes on the host takes longer than the
+# read itself.
+_SHORT = 256 << 10
 # A key has no value if its path has no file.
 _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
@@ -55,9 +58,10 @@ class FileStore(LocalStore):
     Chunks and parts of shards are read and written by :class:`hostbuf.File`, straight into and from
     the memory of zarr's buffers, which may be that of a GPU. Metadata (``zarr.json``, and
     ``.zarray``, ``.zattrs``, ``.zgroup`` and ``.zmetadata`` of version 2) takes the way of
-    LocalStore. A value is written to a new file, which then replaces the old one.
+    LocalStore, and so do requests of up to 256 KiB in memory of the host. A value is written to a
+    new file, which then replaces the old one.
 
-    Threads of asyncio's pool open files; no thread waits for a transfer.
+    Threads of asyncio's pool open files and do the short requests; no thread waits for a transfer.
 
     Args:
         root: the folder.
@@ -108,21 +112,24 @@ class FileStore(LocalStore):
         there.
 
         Raises:
-            TransferIOError: the file could not be read.
+            OSError: the file could not be read.
             EndOfFileError: another process has made the file shorter meanwhile.
         """
         if _is_document(key):
             return await super().get(key, prototype, byte_range)
         if not self._is_open:
             await self._open()
+        kind = prototype or default_buffer_prototype()
         try:
-            request = await _in_thread(lambda: self._request(key, byte_range))
+            begun = await _in_thread(lambda: self._begin(key, byte_range, kind))
         except _MISSING:
             return None
-        with request.file:
-            memory, buffer = _allocate(prototype or default_buffer_prototype(), request.size)
-            if request.size:
-                await request.file.pread(memory, request.start)
+        if isinstance(begun, Buffer):
+            return begun
+        with begun.file:
+            memory, buffer = _allocate(kind, begun.size)
+            if begun.size:
+                await begun.file.pread(memory, begun.start)
         return buffer
 
     def get_sync(
@@ -132,14 +139,17 @@ class FileStore(LocalStore):
         if _is_document(key):
             return super().get_sync(key, prototype=prototype, byte_range=byte_range)
         self._ensure_open_sync()
+        kind = prototype or default_buffer_prototype()
         try:
-            request = self._request(key, byte_range)
+            begun = self._begin(key, byte_range, kind)
         except _MISSING:
             return None
-        with request.file:
-            memory, buffer = _allocate(prototype or default_buffer_prototype(), request.size)
-            if request.size:
-                request.file.read(memory, request.start)
+        if isinstance(begun, Buffer):
+            return begun
+        with begun.file:
+            memory, buffer = _allocate(kind, begun.size)
+            if begun.size:
+                begun.file.read(memory, begun.start)
         return buffer
 
     async def get_partial_values(
@@ -152,7 +162,7 @@ class FileStore(LocalStore):
         """Writes a value.
 
         Raises:
-            TransferIOError: the file could not be written. The store keeps the old value.
+            OSError: the file could not be written. The store keeps the old value.
         """
         await self._write(key, value, False)
 
@@ -165,7 +175,7 @@ class FileStore(LocalStore):
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """Writes a value as :meth:`set` does, in the calling thread, with zarr 3.1.6 or later."""
-        if _is_document(key):
+        if _is_document(key) or _is_short(value):
             super().set_sync(key, value)
             return
         self._ensure_open_sync()
@@ -183,7 +193,7 @@ class FileStore(LocalStore):
             raise
 
     async def _write(self, key: str, value: Buffer, exclusive: bool) -> None:
-        if _is_document(key):
+        if _is_document(key) or _is_short(value):
             await (super().set_if_not_exists if exclusive else super().set)(key, value)
             return
         if not self._is_open:
@@ -205,11 +215,16 @@ class FileStore(LocalStore):
             partial.unlink(missing_ok=True)
             raise
 
-    def _request(self, key: str, byte_range: ByteRequest | None) -> _Request:
+    def _begin(self, key: str, byte_range: ByteRequest | None, prototype: BufferPrototype) -> Buffer | _Request:
+        """Reads a short value, or opens the file of another one."""
         path = self.root / key
-        # Opening another file, such as a FIFO, might wait.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise FileNotFoundError(path)
+        if issubclass(prototype.nd_buffer, cpu.NDBuffer):
+            with path.open("rb", buffering=0) as plain:
+                start, end = _bounds(byte_range, os.fstat(plain.fileno()).st_size)
+                if end - start <= _SHORT:
+                    return _read_short(plain, start, max(0, end - start), prototype)
+        elif path.is_dir():
+            raise IsADirectoryError(path)
         file = File(path, backend=self.backend)
         try:
             start, end = _bounds(byte_range, file.size)
@@ -244,6 +259,22 @@ def _allocate(prototype: BufferPrototype, size: int) -> tuple[Any, Buffer]:
     """Returns memory of the kind that the prototype has, and the buffer of it."""
     memory: Any = prototype.nd_buffer.empty(shape=(size,), dtype="B").as_ndarray_like()
     return memory, prototype.buffer.from_array_like(memory)
+
+
+def _read_short(file: BinaryIO, start: int, size: int, prototype: BufferPrototype) -> Buffer:
+    data = bytearray(size)
+    view, landed = memoryview(data), 0
+    while landed < size:
+        count = os.preadv(file.fileno(), [view[landed:]], start + landed)
+        if not count:
+            what = f"cannot read {size} bytes at offset {start} of {file.name}: the file ends before"
+            raise of_transfer("UnexpectedEnd", what, landed, None)
+        landed += count
+    return prototype.buffer.from_bytes(data)
+
+
+def _is_short(value: Buffer) -> bool:
+    return isinstance(value, cpu.Buffer) and len(value) <= _SHORT
 
 
 def _memory_of(value: Buffer) -> Any:
