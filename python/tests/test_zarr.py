@@ -134,11 +134,12 @@ class Stores(unittest.TestCase):
             read = zarr.open_array(FileStore(self.folder), path="a", mode="r")
             np.testing.assert_array_equal(read[60:70, 60:120], NUMBERS[60:70, 60:120])
         # The index at the end of the file has two numbers for each of 24 chunks, and a checksum.
-        # Two chunks have the selection.
+        # Two chunks have the selection; zarr 3.4 reads them and those between at once.
         index, *chunks = reads
         size = (self.folder / "a/c/0/0").stat().st_size
         self.assertEqual(index, ("0", size - 388, 388))
-        self.assertEqual([nbytes for _, _, nbytes in chunks], [50 * 50 * 8] * 2)
+        lengths = [nbytes for _, _, nbytes in chunks]
+        self.assertIn(lengths, ([50 * 50 * 8] * 2, [7 * 50 * 50 * 8]))
 
     def test_metadata_takes_the_way_of_local_store(self) -> None:
         with mock.patch("hostbuf.zarr.File", Counted), mock.patch.object(Counted, "reads", []) as reads:
@@ -204,8 +205,8 @@ class Stores(unittest.TestCase):
             while not reading.done():
                 threads = max(threads, len(os.listdir("/proc/self/task")))
                 await asyncio.sleep(0)
-            # Those of asyncio's pool are among them.
-            self.assertLess(threads, 100)
+            # Those of the ring and of asyncio's pool are among them, a few for each core.
+            self.assertLess(threads, count // 2)
             return await reading
 
         got = asyncio.run(main())

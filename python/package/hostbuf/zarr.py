@@ -108,7 +108,7 @@ class FileStore(LocalStore):
     ) -> Buffer | None:
         """Reads a value, or a part of it, into a buffer of the prototype.
 
-        Returns ``None`` if the store has no such key. A range that ends behind the value is cut
+        Returns ``None`` if the store has no such key. A range that ends beyond the value is cut
         there.
 
         Raises:
@@ -117,8 +117,7 @@ class FileStore(LocalStore):
         """
         if _is_document(key):
             return await super().get(key, prototype, byte_range)
-        if not self._is_open:
-            await self._open()
+        await self._ensure_open()
         kind = prototype or default_buffer_prototype()
         try:
             begun = await _in_thread(lambda: self._begin(key, byte_range, kind))
@@ -196,8 +195,7 @@ class FileStore(LocalStore):
         if _is_document(key) or _is_short(value):
             await (super().set_if_not_exists if exclusive else super().set)(key, value)
             return
-        if not self._is_open:
-            await self._open()
+        await self._ensure_open()
         self._check_writable()
         memory = _memory_of(value)
         path = self.root / key
