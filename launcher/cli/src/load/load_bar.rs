@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use hostbuf_load::LoadCounters;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The time before which no progress is shown.
 const SHORT: Duration = Duration::from_millis(300);
@@ -26,14 +26,9 @@ impl LoadBar {
         if !self.is_shown || self.begun.elapsed() < SHORT {
             return;
         }
-        let rate = format!("{:.2} GB/s", bytes as f64 / counters.duration().as_secs_f64() / 1e9);
-        let message = match counters.bound() {
-            Some(bound) => format!("{rate}, bound by the {bound}"),
-            None => rate,
-        };
+        let message = message(counters, bytes);
         let bar = self.bar.get_or_insert_with(|| {
-            let text =
-                "hostbuf: loading [{bar:30}] {binary_bytes} of {binary_total_bytes}, {msg}, {eta} left";
+            let text = "hostbuf: loading [{bar:30}] {binary_bytes} of {binary_total_bytes}, {msg}";
             let style = ProgressStyle::with_template(text).unwrap_or_else(|_| ProgressStyle::default_bar());
             let target = ProgressDrawTarget::stderr();
             let bar = ProgressBar::with_draw_target(Some(counters.file_bytes), target).with_style(style);
@@ -50,4 +45,18 @@ impl LoadBar {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Describes the rate so far, what bounds it, and the time that the rest takes at this rate.
+fn message(counters: &LoadCounters, bytes: u64) -> String {
+    let rate = bytes as f64 / counters.duration().as_secs_f64();
+    let mut text = format!("{:.2} GB/s", rate / 1e9);
+    if let Some(bound) = counters.bound() {
+        text += &format!(", bound by the {bound}");
+    }
+    let left = counters.file_bytes.saturating_sub(bytes) as f64 / rate;
+    if let Ok(left) = Duration::try_from_secs_f64(left) {
+        text += &format!(", {:#} left", HumanDuration(left));
+    }
+    text
 }
