@@ -27,7 +27,7 @@ pub enum TransferError {
     UnexpectedEnd {
         /// The name of the source.
         name: String,
-        /// The offset at which it has ended.
+        /// An offset of the requested range at which it has no byte: its end, or beyond that.
         offset: u64,
         /// The number of bytes at the beginning of the transfer that have landed.
         landed: u64,
@@ -100,8 +100,8 @@ impl fmt::Display for TransferError {
             TransferError::UnexpectedEnd { name, offset, landed } => {
                 write!(
                     f,
-                    "{name} ends at offset {offset}, before the end of the requested range; {landed} bytes have landed; check the \
-                     offset and the length"
+                    "{name} ends at or before offset {offset}, before the end of the requested range; {landed} bytes have \
+                     landed; check the offset and the length"
                 )
             }
             TransferError::Device { address, source, landed } => {
