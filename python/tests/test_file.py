@@ -115,6 +115,23 @@ class Files(unittest.TestCase):
         with hostbuf.File(path, "w") as file:
             self.assertEqual(file.size, 0)
 
+    def test_an_invalid_argument_leaves_the_file_alone(self) -> None:
+        path = self.folder / "kept"
+        path.write_bytes(b"precious")
+        for name, backend in ((str(path), "nonsense"), (os.fsencode(path), "auto")):
+            with self.assertRaises((hostbuf.InvalidError, TypeError)):
+                hostbuf.File(name, "w", backend)  # type: ignore[arg-type]
+            self.assertEqual(path.read_bytes(), b"precious")
+        hostbuf.File(path, "w").close()
+        self.assertEqual(path.read_bytes(), b"")
+
+    def test_a_fifo_is_refused_without_a_wait(self) -> None:
+        path = self.folder / "fifo"
+        os.mkfifo(path)
+        for mode in ("r", "w"):
+            with self.assertRaisesRegex(OSError, "it is a FIFO"):
+                hostbuf.File(path, mode)
+
     def test_backends(self) -> None:
         with hostbuf.File(self.path, backend="posix") as file:
             self.assertEqual(file.backend, ("posix", "as requested"))

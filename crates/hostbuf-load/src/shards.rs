@@ -42,6 +42,11 @@ impl ShardIndex {
     fn read(path: &Path) -> Result<ShardIndex, FileError> {
         let problem = |problem: FileProblem| problem.at(path);
         let io = |doing| move |error| FileProblem::io(doing)(error).at(path);
+        // The open of a FIFO waits for its other end.
+        if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+            let why = "it is not a regular file";
+            return Err(io("opening")(std::io::Error::new(std::io::ErrorKind::InvalidInput, why)));
+        }
         let file = fs::File::open(path).map_err(io("opening"))?;
         let mut text = Vec::new();
         file.take(MAX_INDEX + 1).read_to_end(&mut text).map_err(io("reading"))?;

@@ -148,9 +148,14 @@ class File:
             raise InvalidError(f'invalid mode "{mode}": expected {", ".join(_FLAGS)}', "Invalid")
         self._path = os.fspath(path)
         self._mode = mode
-        # This makes or truncates the file, and raises the exceptions of open().
-        os.close(os.open(self._path, _FLAGS[mode], 0o666))
+        # This makes the file, and raises the exceptions of open(), which does not wait for the
+        # other end of a FIFO.
+        os.close(os.open(self._path, _FLAGS[mode] & ~os.O_TRUNC | os.O_NONBLOCK, 0o666))
         self._handle = _hostbuf.FileHandle(self._path, mode != "r", backend)
+        if _FLAGS[mode] & os.O_TRUNC:
+            # All arguments are valid. The backend depends on the length of the file.
+            os.truncate(self._path, 0)
+            self._handle = _hostbuf.FileHandle(self._path, True, backend)
 
     def __enter__(self) -> File:
         return self

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use super::backend::{Backend, BackendChoice};
@@ -30,6 +30,11 @@ impl FileDescriptors {
     pub(super) fn open(path: &Path, backend: Backend, is_written: bool) -> io::Result<FileDescriptors> {
         let with_path =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        // The open of a FIFO waits for its other end.
+        if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
+            let why = "it is a FIFO, whose bytes have no offsets: copy them to a file first";
+            return Err(with_path(io::Error::new(io::ErrorKind::InvalidInput, why)));
+        }
         let mut open = OpenOptions::new();
         open.read(true).write(is_written).create(is_written).truncate(false);
         let buffered = open.open(path).map_err(with_path)?;

@@ -127,3 +127,16 @@ proptest! {
         prop_assert!(fs::read(&disk.0).unwrap() == expected);
     }
 }
+
+#[test]
+fn a_fifo_is_refused_without_a_wait() {
+    let disk = DiskFile::new("fifo", &[]);
+    let fifo = disk.0.with_extension("pipe");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let opened = [false, true].map(|write| FileOptions::new().write(write).open(&fifo).map(drop));
+    fs::remove_file(&fifo).unwrap();
+    for error in opened.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("it is a FIFO, whose bytes have no offsets"), "{error}");
+    }
+}
