@@ -28,22 +28,26 @@ struct SharedSamples {
     register: Vec<f64>,
     load: Vec<f64>,
     copy: Vec<f64>,
-    /// The rate of copies from page-locked memory in bytes each second.
+    /// The rate of copies from page-locked memory to all GPUs at once, in bytes each second.
     reference: Vec<f64>,
 }
 
 /// Measures loads of a file by all ranks that `hostbuf run` has started on this host, each with its
-/// part of the first dimension of all tensors on GPU 0. Rank 0 prints a table.
+/// part of the first dimension of all tensors on a GPU. The visible GPUs are assigned to the ranks
+/// in turn. Rank 0 prints a table.
 ///
 /// # Errors
 /// The driver's, and those of the load.
 pub(crate) fn measure(path: &str, rounds: usize) -> Result<(), Box<dyn Error>> {
     let group = Local::from_env()?;
     let table = TensorTable::read(&[path])?;
-    let context = CudaContext::retain(&Driver::find()?.gpu(0)?)?;
-    let (device, registrar) = (CudaDevice::new(&context)?, Arc::new(CudaHost::new(0)?));
+    let driver = Driver::find()?;
+    let gpus = driver.gpu_count()?;
+    let gpu = (group.rank() % gpus as usize) as u32;
+    let context = CudaContext::retain(&driver.gpu(gpu)?)?;
+    let (device, registrar) = (CudaDevice::new(&context)?, Arc::new(CudaHost::new(gpu)?));
     let slices = RankSlices::new(&context, &table, &group)?;
-    let reference = (group.rank() == 0).then(|| Reference::new(&context)).transpose()?;
+    let reference = (group.rank() < gpus as usize).then(|| Reference::new(&context)).transpose()?;
     let options = LoadOptions::new();
     let bytes = options.buffer_bytes(&table)?;
     let mut samples = SharedSamples::default();
@@ -61,8 +65,9 @@ pub(crate) fn measure(path: &str, rounds: usize) -> Result<(), Box<dyn Error>> {
         })?;
         timed(&group, &mut samples.copy, || Ok(tensors.copy_to_device(&device, &slices.targets)?))?;
         let rate = reference.as_ref().map_or(Ok(0.0), |reference| reference.rate(&device))?;
-        samples.reference.push(rate);
-        group.barrier()?;
+        let mut rates = [rate as u64];
+        group.all_reduce(&mut rates, Reduce::Sum)?;
+        samples.reference.push(rates[0] as f64);
         if round == 0 {
             samples = SharedSamples::default();
         }
