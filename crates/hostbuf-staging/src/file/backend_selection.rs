@@ -7,6 +7,7 @@ use super::backend::Backend;
 use super::direct_io::DirectFile;
 use super::file_system::{FileSystem, FileSystemKind};
 use super::mapped_file::MappedFile;
+use super::mapped_writes::MappedWrites;
 use super::page_cache::cached_share;
 use super::uring::{self, UringFile};
 
@@ -23,14 +24,24 @@ pub(super) enum FileAccess {
 #[derive(Debug)]
 pub(super) struct BackendSelection {
     pub(super) access: FileAccess,
-    /// True if writes go through the page cache in any case.
-    pub(super) has_buffered_writes: bool,
+    pub(super) writes: WriteAccess,
     pub(super) why: String,
+}
+
+/// The way by which a file is written.
+#[derive(Debug)]
+pub(super) enum WriteAccess {
+    /// The backend reads and writes alike.
+    Backend,
+    /// Through the page cache.
+    Buffered,
+    /// Through a mapping.
+    Mapped(MappedWrites),
 }
 
 impl BackendSelection {
     fn new(access: FileAccess, why: impl Into<String>) -> BackendSelection {
-        BackendSelection { access, has_buffered_writes: false, why: why.into() }
+        BackendSelection { access, writes: WriteAccess::Backend, why: why.into() }
     }
 
     /// Selects the backend for an open file; `open` are the options with which it was opened.
@@ -62,8 +73,11 @@ impl BackendSelection {
                     }
                 })
             }
-            Backend::Mmap => MappedFile::new(file)
-                .map(|mapped| BackendSelection::new(FileAccess::Mapped(mapped), REQUESTED)),
+            Backend::Mmap => MappedFile::new(file).map(|mapped| {
+                let mut selection = BackendSelection::new(FileAccess::Mapped(mapped), REQUESTED);
+                selection.writes = WriteAccess::Mapped(MappedWrites::default());
+                selection
+            }),
             Backend::CuFile => {
                 Err("cuFile reads into memory of a GPU without a ring: open the file with CuFile".to_owned())
             }
@@ -87,7 +101,7 @@ fn automatic(system: FileSystem, path: &Path, file: &File, open: &OpenOptions) -
     let selected = residency(system, file).and_then(|why| Ok((DirectFile::open(path, open)?, why)));
     let (direct, why) = match selected {
         Ok(selected) => selected,
-        Err(why) => return BackendSelection::new(FileAccess::Buffered, why),
+        Err(why) => return in_page_cache(system, why),
     };
     let mut selection = match uring::probe() {
         Ok(()) => BackendSelection::new(FileAccess::Uring(UringFile::new(Some(direct))), why),
@@ -95,8 +109,18 @@ fn automatic(system: FileSystem, path: &Path, file: &File, open: &OpenOptions) -
     };
     if system.kind == FileSystemKind::Network {
         // Direct writes to Lustre took 2 to 5 times as long as buffered ones.
-        selection.has_buffered_writes = true;
+        selection.writes = WriteAccess::Buffered;
         selection.why += &format!("; writes to {} go through the page cache", system.name);
+    }
+    selection
+}
+
+/// Selects the page cache.
+fn in_page_cache(system: FileSystem, why: String) -> BackendSelection {
+    let mut selection = BackendSelection::new(FileAccess::Buffered, why);
+    if system.is_tmpfs() {
+        selection.writes = WriteAccess::Mapped(MappedWrites::default());
+        selection.why += "; writes copy through a mapping";
     }
     selection
 }
@@ -144,12 +168,14 @@ mod tests {
             eprintln!("skipped: {}", selection.why);
             return;
         }
-        assert!(selection.has_buffered_writes);
+        assert!(matches!(selection.writes, WriteAccess::Buffered));
         assert!(selection.why.ends_with("; writes to NFS go through the page cache"), "{}", selection.why);
         let local = FileSystem { name: "", kind: FileSystemKind::Local };
-        assert!(!automatic(local, &disk.0, &file, &open).has_buffered_writes);
+        let selection = automatic(local, &disk.0, &file, &open);
+        assert!(matches!(selection.writes, WriteAccess::Backend));
         let memory = FileSystem { name: "ramfs", kind: FileSystemKind::Memory };
         let selection = automatic(memory, &disk.0, &file, &open);
         assert_eq!((selection.backend(), &*selection.why), (Backend::Posix, "the file is in memory (ramfs)"));
+        assert!(matches!(selection.writes, WriteAccess::Backend));
     }
 }

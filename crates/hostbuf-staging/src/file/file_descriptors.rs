@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use super::backend::{Backend, BackendChoice};
-use super::backend_selection::{BackendSelection, FileAccess};
+use super::backend_selection::{BackendSelection, FileAccess, WriteAccess};
 use super::cached_read::cached_read;
 use super::direct_io::DirectFile;
 use super::file_system::{FileSystem, FileSystemKind};
@@ -74,17 +74,16 @@ impl FileDescriptors {
 
     /// Returns the descriptor that bypasses the page cache, if writes use it.
     fn directly_written(&self) -> Option<&DirectFile> {
-        self.direct().filter(|_| !self.selection.has_buffered_writes)
+        self.direct().filter(|_| matches!(self.selection.writes, WriteAccess::Backend))
     }
 
     /// Writes whole blocks, bypassing the page cache, or any bytes if writes go through it.
     fn write_blocks(&self, from: &[u8], offset: u64) -> io::Result<usize> {
-        match &self.selection.access {
-            _ if self.selection.has_buffered_writes => self.buffered.write_at(from, offset),
-            FileAccess::Direct(direct) => direct.file.write_at(from, offset),
-            FileAccess::Uring(uring) => uring.write_at(&self.buffered, from, offset),
-            FileAccess::Buffered => self.buffered.write_at(from, offset),
-            FileAccess::Mapped(mapped) => mapped.write_at(&self.buffered, from, offset),
+        match (&self.selection.writes, &self.selection.access) {
+            (WriteAccess::Mapped(mapped), _) => mapped.write_at(&self.buffered, from, offset),
+            (WriteAccess::Backend, FileAccess::Direct(direct)) => direct.file.write_at(from, offset),
+            (WriteAccess::Backend, FileAccess::Uring(uring)) => uring.write_at(&self.buffered, from, offset),
+            _ => self.buffered.write_at(from, offset),
         }
     }
 
@@ -188,7 +187,7 @@ mod tests {
             let block = &aligned[start..start + 4096];
             assert_eq!(file.write_at(block, 8192).unwrap(), 4096);
             assert_eq!(cached_pages(&file.buffered).unwrap().cached, 0, "{backend} bypasses it");
-            file.selection.has_buffered_writes = true;
+            file.selection.writes = WriteAccess::Buffered;
             assert_eq!((WriteAt::alignment(&file), file.write_at(block, 8192).unwrap()), (1, 4096));
             assert!(cached_pages(&file.buffered).unwrap().cached > 0, "{backend}");
         }

@@ -54,6 +54,11 @@ impl FileSystem {
             .map_or(FileSystem::with_number(0), |system| FileSystem::of_type(system.filesystem_type()))
     }
 
+    /// Returns whether files can be mapped for writing without a disk behind them.
+    pub(super) fn is_tmpfs(self) -> bool {
+        self.name == "tmpfs"
+    }
+
     fn of_type(kind: FsType) -> FileSystem {
         // The type is signed on some platforms, and has 32 or 64 bits.
         FileSystem::with_number(kind.0 as u64 & 0xffff_ffff)

@@ -1,4 +1,4 @@
-//! A file on tmpfs that is read and written through mappings.
+//! A file on tmpfs that is read through a mapping.
 
 #![allow(unsafe_code, reason = "maps a file, which other processes may change")]
 
@@ -12,7 +12,6 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::file_system::FileSystem;
-use super::mapped_writes::MappedWrites;
 
 /// A mapping of a file on tmpfs. Reads copy from it, so no slot and no device ever refers to it.
 ///
@@ -25,7 +24,6 @@ use super::mapped_writes::MappedWrites;
 pub(super) struct MappedFile {
     /// The mapping, unless the file was empty.
     mapping: Option<ReadMapping>,
-    writes: MappedWrites,
 }
 
 /// A mapping for reading.
@@ -48,15 +46,14 @@ impl MappedFile {
     /// # Errors
     /// The reason why it cannot be mapped: it is not on tmpfs, or that of `mmap(2)`.
     pub(super) fn new(file: &File) -> Result<MappedFile, String> {
-        let system = FileSystem::of(file);
-        if system.name != "tmpfs" {
+        if !FileSystem::of(file).is_tmpfs() {
             return Err(
                 "only files on tmpfs are mapped: a read error of a disk would end the process".to_owned()
             );
         }
         let bytes = file.metadata().map_err(|error| format!("fstat: {error}"))?.len();
         let Some(length) = usize::try_from(bytes).ok().and_then(NonZeroUsize::new) else {
-            return Ok(MappedFile { mapping: None, writes: MappedWrites::default() });
+            return Ok(MappedFile { mapping: None });
         };
         let page = sysconf(SysconfVar::PAGE_SIZE).map_err(|error| format!("sysconf: {error}"))?;
         let page = page.map_or(4096, |page| page as usize);
@@ -64,7 +61,7 @@ impl MappedFile {
         let mapped = unsafe { mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file, 0) };
         let address = mapped.map_err(|error| format!("mmap: {error}"))?.cast();
         let mapping = Some(ReadMapping { address, bytes: length.get(), page });
-        Ok(MappedFile { mapping, writes: MappedWrites::default() })
+        Ok(MappedFile { mapping })
     }
 
     /// Copies bytes at `offset`, and returns their number. Bytes beyond the mapping, and those of a
@@ -89,14 +86,6 @@ impl MappedFile {
             _ => {}
         }
         file.read_at(into, offset)
-    }
-
-    /// Writes bytes to `offset`, and returns their number: see [`MappedWrites`].
-    ///
-    /// # Errors
-    /// As `pwrite(2)`.
-    pub(super) fn write_at(&self, file: &File, from: &[u8], offset: u64) -> io::Result<usize> {
-        self.writes.write_at(file, from, offset)
     }
 }
 

@@ -5,7 +5,6 @@
 use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::{Arc, RwLock};
@@ -16,10 +15,14 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 /// The least size of a mapping in bytes. A file that grows is mapped anew at each power of two.
 const LEAST_BYTES: usize = 1 << 30;
+/// The least bytes that are worth a copy to the mapping.
+const LEAST_COPY: usize = 16 << 10;
 
 /// The mapping through which a file on tmpfs is written, made by the first write. `pwrite` holds
 /// the lock of the file while it copies, so that several threads write no faster than one; copies
-/// to a mapping run in parallel.
+/// to a mapping run in parallel. The last byte of each write goes to `pwrite` all the same: it
+/// lengthens the file, and does what else belongs to a write, such as the time of the last
+/// modification and the events of inotify.
 ///
 /// The copies are made by `process_vm_writev(2)` from this process to itself. If the file shrinks
 /// meanwhile, or tmpfs is full, it returns an error where a store would raise SIGBUS. The bytes
@@ -58,16 +61,13 @@ impl MappedWrites {
 
     /// Copies bytes to the mapping. Returns None if none of them can be copied.
     fn copy(&self, file: &File, from: &[u8], offset: u64) -> Option<usize> {
-        let end = offset.checked_add(from.len() as u64)?;
-        if file.metadata().ok()?.len() < end {
-            // Unlike `ftruncate`, it never shortens a file that another thread has lengthened.
-            let (offset, length) = (offset.try_into().ok()?, from.len().try_into().ok()?);
-            // SAFETY: it accesses no memory of this process.
-            if unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, length) } != 0 {
-                return None;
-            }
-        }
-        self.mapping(file, end.try_into().ok()?)?.copy(from, offset.try_into().ok()?)
+        let (last, before) = from.split_last().filter(|_| from.len() >= LEAST_COPY)?;
+        let at_last = offset.checked_add(before.len() as u64)?;
+        let mapping = self.mapping(file, usize::try_from(at_last).ok()?.checked_add(1)?)?;
+        // Unlike `ftruncate`, it never shortens a file that another thread has lengthened.
+        file.write_all_at(&[*last], at_last).ok()?;
+        let copied = mapping.copy(before, offset.try_into().ok()?)?;
+        Some(if copied == before.len() { from.len() } else { copied })
     }
 
     /// Returns a mapping of at least `end` bytes.

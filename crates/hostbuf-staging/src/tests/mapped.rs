@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use super::byte_source::{SLOT, pattern, ring, target};
 use super::disk_file::DiskFile;
@@ -106,6 +107,41 @@ fn is_mapped_for_writing(file: &fs::File) -> bool {
     maps.lines().map(|line| line.split_whitespace().collect()).any(|fields: Vec<&str>| {
         fields.get(1).is_some_and(|access| access.starts_with("rw")) && fields.get(4) == Some(&&*inode)
     })
+}
+
+#[test]
+fn files_on_tmpfs_are_written_through_a_mapping_by_default() {
+    let content = pattern(6 * SLOT + 123, 9);
+    let (file, path) = memory_file(100);
+    let opened = Arc::new(FileOptions::new().write(true).open(&path).unwrap());
+    assert_eq!(
+        opened.backend().to_string(),
+        "posix: the file is in memory (tmpfs); writes copy through a mapping"
+    );
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    file.set_modified(old).unwrap();
+    let (memory, from) = target(content.len());
+    memory.fill(&content);
+    let ring = ring(SimulatedDevice::new(), 3, 4);
+    ring.write(from.clone(), opened.clone(), 5).wait().unwrap();
+    assert!(is_mapped_for_writing(&file), "the writes did not go to pwrite");
+    assert!(file.metadata().unwrap().modified().unwrap() > old, "the time of the modification is kept");
+    let written = fs::read(&path).unwrap();
+    assert!(written[..5] == [0; 5] && written[5..] == content);
+    memory.fill(&vec![0; content.len()]);
+    ring.read(opened, 5, from).wait().unwrap();
+    assert!(memory.content() == content);
+}
+
+#[test]
+fn a_file_that_may_not_be_written_refuses_a_write_through_a_mapping() {
+    let (file, path) = memory_file(1 << 20);
+    // By `auto`: a mapping for reads would forbid the seal.
+    let opened = FileOptions::new().write(true).open(&path).unwrap();
+    nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_ADD_SEALS(nix::fcntl::SealFlag::F_SEAL_WRITE)).unwrap();
+    let error = opened.write_at(&[1; 1 << 18], 0).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}");
+    assert!(fs::read(&path).unwrap() == [0; 1 << 20]);
 }
 
 #[test]
