@@ -85,7 +85,8 @@ impl WindowReader<'_> {
         let mut done = 0;
         while (done as u64) < bytes {
             let offset = piece.bytes.start + done as u64;
-            let (read, duration, waited) = clock::time(|| open.file.read_at(&mut into[done..], offset));
+            let (read, duration, waited) =
+                clock::time(|| open.file.read_non_temporal_at(&mut into[done..], offset));
             add_time(&counters.reading, duration);
             add_time(&counters.waiting, waited);
             done += self.bytes_of(&open, read)?;

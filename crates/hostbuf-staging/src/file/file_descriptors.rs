@@ -10,6 +10,7 @@ use super::backend_selection::{BackendSelection, FileAccess, WriteAccess};
 use super::cached_read::cached_read;
 use super::direct_io::DirectFile;
 use super::file_system::{FileSystem, FileSystemKind};
+use super::non_temporal;
 use crate::read_write_at::{ReadAt, WriteAt};
 
 /// A file with its descriptors, which its handle and its transfers share.
@@ -75,6 +76,16 @@ impl FileDescriptors {
     /// Returns the descriptor that bypasses the page cache, if writes use it.
     fn directly_written(&self) -> Option<&DirectFile> {
         self.direct().filter(|_| matches!(self.selection.writes, WriteAccess::Backend))
+    }
+
+    /// Reads bytes into memory that is not accessed soon.
+    pub(super) fn read_non_temporal_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        match &self.selection.access {
+            FileAccess::Buffered => non_temporal::read_at(&self.buffered, into, offset),
+            FileAccess::Direct(_) | FileAccess::Uring(_) | FileAccess::Mapped(_) => {
+                self.read_at(into, offset)
+            }
+        }
     }
 
     /// Writes whole blocks, bypassing the page cache, or any bytes if writes go through it.

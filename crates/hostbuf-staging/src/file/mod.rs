@@ -10,6 +10,7 @@ mod file_descriptors;
 mod file_system;
 mod mapped_file;
 mod mapped_writes;
+mod non_temporal;
 mod page_cache;
 mod staged_file;
 mod uring;

@@ -124,7 +124,7 @@ impl<'a> FileRead<'a> {
         let window = unsafe { std::slice::from_raw_parts_mut(memory, room) };
         let mut done = 0;
         while done < wanted {
-            match self.file.read_at(&mut window[done..], start + done as u64) {
+            match self.file.read_non_temporal_at(&mut window[done..], start + done as u64) {
                 Ok(0) => return Err(ReadFailure::Ended),
                 Ok(bytes) => done += bytes.min(room - done),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
