@@ -1,14 +1,14 @@
 //! Connections, and the runtime that drives them.
 
-use reqwest::Client;
 use tokio::runtime::{Builder, Runtime};
 
 use super::http_client::HttpClients;
+use super::range_client::RangeClient;
 use super::remote_error::RemoteProblem;
 
 /// A runtime of one thread at a time, and a client whose connections it drives.
 pub(super) struct ConnectionRuntime {
-    pub(super) client: Client,
+    pub(super) client: RangeClient,
     pub(super) runtime: Runtime,
 }
 

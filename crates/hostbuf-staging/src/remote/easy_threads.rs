@@ -7,13 +7,13 @@ use std::thread;
 
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::poison::IgnorePoison;
-use reqwest::Client;
 use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tracing::Span;
 
 use super::connection_runtime::ConnectionRuntime;
 use super::http_client::HttpClients;
+use super::range_client::RangeClient;
 use super::range_stream::RangeStream;
 use super::remote_error::{RemoteError, RemoteProblem};
 use super::remote_object::RemoteObject;
@@ -34,7 +34,7 @@ impl EasyThreads {
     /// Runs a request in this thread.
     pub(super) fn run<T: Send>(
         &self,
-        request: impl AsyncFnOnce(Client) -> Result<T, RemoteError> + Send,
+        request: impl AsyncFnOnce(RangeClient) -> Result<T, RemoteError> + Send,
     ) -> Result<T, RemoteError> {
         // A thread of another runtime cannot wait for this one.
         match Handle::try_current() {
@@ -49,7 +49,7 @@ impl EasyThreads {
 
     fn run_here<T>(
         &self,
-        request: impl AsyncFnOnce(Client) -> Result<T, RemoteError>,
+        request: impl AsyncFnOnce(RangeClient) -> Result<T, RemoteError>,
     ) -> Result<T, RemoteError> {
         if !self.fork_guard.is_current() {
             return Err(RemoteError::before("", RemoteProblem::Forked));
@@ -81,11 +81,8 @@ impl EasyThreads {
         into: &mut [u8],
     ) -> Result<(), RemoteError> {
         self.run(async |client| {
-            let (mut stream, mut at) = (RangeStream::new(object.clone(), client, range), 0);
-            while let Some(chunk) = stream.next().await? {
-                into[at..at + chunk.len()].copy_from_slice(&chunk);
-                at += chunk.len();
-            }
+            let (mut stream, mut rest) = (RangeStream::new(object.clone(), client, range), into);
+            while stream.read(&mut rest).await? > 0 {}
             Ok(())
         })
     }

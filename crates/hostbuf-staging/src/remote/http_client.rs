@@ -5,20 +5,23 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue};
+use hyper_util::client::proxy::matcher::Matcher;
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, ClientBuilder};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
+use super::direct_client::DirectClient;
+use super::range_client::RangeClient;
 use super::remote_error::RemoteProblem;
 use super::remote_options::RemoteOptions;
 
 /// The settings of HTTP clients. A client belongs to one runtime, whose thread drives its
 /// connections.
-#[derive(Debug)]
 pub(super) struct HttpClients {
     tls: ClientConfig,
+    proxies: Arc<Matcher>,
     headers: HeaderMap,
     timeout: Duration,
 }
@@ -38,11 +41,15 @@ impl HttpClients {
         }
         // Ranges of a compressed form are other bytes.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        Ok(HttpClients { tls: tls(&options.certificates)?, headers, timeout: options.timeout })
+        if !headers.contains_key(ACCEPT) {
+            headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        }
+        let (tls, proxies) = (tls(&options.certificates)?, Arc::new(Matcher::from_system()));
+        Ok(HttpClients { tls, proxies, headers, timeout: options.timeout })
     }
 
     /// Makes a client for one runtime.
-    pub(super) fn client(&self) -> Result<Client, RemoteProblem> {
+    pub(super) fn client(&self) -> Result<RangeClient, RemoteProblem> {
         // Ranges in parallel want connections of their own, which HTTP/2 does not use.
         let builder = Client::builder()
             .http1_only()
@@ -50,7 +57,13 @@ impl HttpClients {
             .default_headers(self.headers.clone())
             .connect_timeout(self.timeout)
             .tcp_nodelay(true);
-        HttpClients::built(builder)
+        let (tls, headers) = (Arc::new(self.tls.clone()), self.headers.clone());
+        Ok(RangeClient {
+            following: HttpClients::built(builder)?,
+            direct: Arc::new(DirectClient::new(tls, headers, self.timeout)),
+            proxies: self.proxies.clone(),
+            timeout: self.timeout,
+        })
     }
 
     /// Makes a client for the services that give credentials, which any runtime may use. It sends
@@ -115,7 +128,7 @@ pub(super) fn request_problem(error: reqwest::Error, timeout: Duration) -> Remot
 }
 
 /// Returns whether the certificate was refused. Other failures of TLS are those of a connection.
-fn is_tls(error: &(dyn Error + 'static)) -> bool {
+pub(super) fn is_tls(error: &(dyn Error + 'static)) -> bool {
     if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
         return true;
     }

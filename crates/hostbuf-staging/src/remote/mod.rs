@@ -2,10 +2,13 @@
 
 mod connection_runtime;
 mod content_range;
+mod direct_client;
 mod easy_threads;
 mod http_client;
+mod http_connection;
 mod object_address;
 mod object_version;
+mod range_client;
 mod range_stream;
 mod reactors;
 mod remote_client;
@@ -15,11 +18,13 @@ mod remote_object;
 mod remote_options;
 mod request_threads;
 mod response_check;
+mod response_head;
 mod retries;
 mod s3_signer;
 mod shown_url;
 #[cfg(test)]
 mod tests;
+mod tls_session;
 mod web_hdfs;
 
 pub use remote_client::RemoteClient;

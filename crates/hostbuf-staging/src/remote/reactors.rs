@@ -5,22 +5,25 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::thread::{self, Thread};
-use reqwest::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tracing::{Instrument, Span};
 
 use super::connection_runtime::ConnectionRuntime;
 use super::http_client::HttpClients;
+use super::range_client::RangeClient;
 use super::range_stream::RangeStream;
 use super::remote_error::{RemoteError, RemoteProblem};
 use super::remote_object::RemoteObject;
 
 /// The shortest part into which a read is divided, in bytes.
 const SHORTEST_PART: u64 = 1 << 20;
+/// The length of a buffer that bytes are received in, and the least room for them.
+const BUFFER: usize = 256 << 10;
+const SHORTEST_BUFFER: usize = 16 << 10;
 
 /// A request of a part of a read.
 struct PartRequest {
@@ -130,20 +133,23 @@ fn serve(connections: &ConnectionRuntime, mut queued: UnboundedReceiver<PartRequ
 }
 
 /// Makes one request, until the read has ended.
-async fn receive(request: PartRequest, client: Client, _permit: OwnedSemaphorePermit) {
+async fn receive(request: PartRequest, client: RangeClient, _permit: OwnedSemaphorePermit) {
     let PartRequest { object, range, parts, mut reading, span: _ } = request;
-    let mut offset = range.start;
+    let (mut offset, mut buffer) = (range.start, BytesMut::new());
     let mut stream = RangeStream::new(object, client, range);
     loop {
+        if buffer.capacity() < SHORTEST_BUFFER {
+            buffer = BytesMut::with_capacity(BUFFER);
+        }
         let next = tokio::select! {
             biased;
             _ = reading.changed() => return,
-            next = stream.next() => next,
+            next = stream.read(&mut buffer) => next,
         };
         let part = match next {
-            Ok(None) => return,
-            Ok(Some(bytes)) => {
-                let part = ReceivedPart { offset, bytes };
+            Ok(0) => return,
+            Ok(_) => {
+                let part = ReceivedPart { offset, bytes: buffer.split().freeze() };
                 offset += part.bytes.len() as u64;
                 Ok(part)
             }

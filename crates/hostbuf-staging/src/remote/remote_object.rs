@@ -3,12 +3,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use reqwest::{Client, Response};
 use tokio::time::timeout;
 
-use super::http_client::request_problem;
 use super::object_address::ObjectAddress;
 use super::object_version::ObjectVersion;
+use super::range_client::{RangeClient, RangeResponse};
 use super::remote_error::{RemoteError, RemoteProblem};
 use super::remote_options::RemoteOptions;
 use super::response_check::{
@@ -28,12 +27,14 @@ pub(super) struct RemoteObject {
     pub(super) shown: String,
     pub(super) version: ObjectVersion,
     pub(super) options: RemoteOptions,
+    /// Whether the server itself has answered, without a redirect.
+    is_direct: bool,
 }
 
 impl RemoteObject {
     /// Asks the server for the version of an object.
     pub(super) async fn open(
-        client: Client,
+        client: RangeClient,
         address: ObjectAddress,
         shown: String,
         options: RemoteOptions,
@@ -46,7 +47,9 @@ impl RemoteObject {
                 _ => http_version(&client, &address, limit).await,
             };
             let failed = match version {
-                Ok(version) => return Ok(RemoteObject { address, shown, version, options }),
+                Ok((version, is_direct)) => {
+                    return Ok(RemoteObject { address, shown, version, options, is_direct });
+                }
                 Err(failed) => failed,
             };
             if let Err(problem) = retries.after(failed).await {
@@ -58,17 +61,17 @@ impl RemoteObject {
     /// Requests a range, and checks the head of the answer.
     pub(super) async fn request(
         &self,
-        client: &Client,
+        client: &RangeClient,
         range: &Range<u64>,
-    ) -> Result<(Response, AcceptedRange), FailedAttempt> {
-        let response = send(client, &self.address, range, self.options.timeout).await?;
+    ) -> Result<(RangeResponse, AcceptedRange), FailedAttempt> {
+        let response = send(client, &self.address, range, self.options.timeout, self.is_direct).await?;
         let accepted = match self.address {
             ObjectAddress::WebHdfs(_) => check_web_hdfs(&response, range),
             _ => check_range(&response, range, Some(&self.version)),
         };
         let accepted = match accepted.and_then(|accepted| check_encoding(&response).map(|()| accepted)) {
             Ok(accepted) => accepted,
-            Err(problem) => return Err(explain(response, problem).await),
+            Err(problem) => return Err(explain(response, problem, self.options.timeout).await),
         };
         match self.version.difference(response.headers(), accepted.total) {
             Some(what) => Err(RemoteProblem::Changed { what }.into()),
@@ -79,69 +82,72 @@ impl RemoteObject {
 
 /// Sends the request of a range, and waits for the head of the answer.
 async fn send(
-    client: &Client,
+    client: &RangeClient,
     address: &ObjectAddress,
     range: &Range<u64>,
     limit: Duration,
-) -> Result<Response, RemoteProblem> {
-    let request = match timeout(limit, address.request(client, range)).await {
+    is_direct: bool,
+) -> Result<RangeResponse, RemoteProblem> {
+    let request = match timeout(limit, address.request(&client.following, range)).await {
         Ok(request) => request?,
         Err(_) => {
             let why = format!("the service that gives them sent nothing for {limit:?}");
             return Err(RemoteProblem::Credentials { why });
         }
     };
-    within(limit, request.send()).await
+    within(limit, client.send(request, is_direct)).await
 }
 
 /// Waits for a part of an answer.
 async fn within<T>(
     limit: Duration,
-    part: impl Future<Output = Result<T, reqwest::Error>>,
+    part: impl Future<Output = Result<T, RemoteProblem>>,
 ) -> Result<T, RemoteProblem> {
     match timeout(limit, part).await {
-        Ok(result) => result.map_err(|error| request_problem(error, limit)),
+        Ok(result) => result,
         Err(_) => Err(RemoteProblem::Timeout { timeout: limit }),
     }
 }
 
 /// Asks for the first byte of an object, since addresses that are signed for GET are not valid for
-/// HEAD.
+/// HEAD. Also returns whether the server itself has answered, without a redirect.
 async fn http_version(
-    client: &Client,
+    client: &RangeClient,
     address: &ObjectAddress,
     limit: Duration,
-) -> Result<ObjectVersion, FailedAttempt> {
-    let mut response = send(client, address, &(0..1), limit).await?;
+) -> Result<(ObjectVersion, bool), FailedAttempt> {
+    let mut response = send(client, address, &(0..1), limit, false).await?;
     let mut accepted = check_range(&response, &(0..1), None);
     // Some servers refuse each range of an empty object without the length.
     if matches!(accepted, Err(RemoteProblem::Status { status: 416, .. })) {
-        let whole = within(limit, address.whole(client).await?.send()).await?;
+        let whole = address.whole(&client.following).await?;
+        let whole = within(limit, client.send(whole, false)).await?;
         if whole.content_length() == Some(0) && whole.status().is_success() {
             (response, accepted) = (whole, Ok(AcceptedRange { end: 0, total: Some(0) }));
         }
     }
     let accepted = match accepted {
         Ok(accepted) => accepted,
-        Err(problem) => return Err(explain(response, problem).await),
+        Err(problem) => return Err(explain(response, problem, limit).await),
     };
     check_encoding(&response)?;
     let bytes = accepted.total.ok_or(RemoteProblem::NoLength)?;
-    Ok(ObjectVersion::new(bytes, response.headers()))
+    Ok((ObjectVersion::new(bytes, response.headers()), !response.is_redirected()))
 }
 
 async fn web_hdfs_version(
-    client: &Client,
+    client: &RangeClient,
     file: &WebHdfs,
     limit: Duration,
-) -> Result<ObjectVersion, FailedAttempt> {
-    let mut response = within(limit, client.get(file.status()).send()).await?;
+) -> Result<(ObjectVersion, bool), FailedAttempt> {
+    let request = client.following.get(file.status());
+    let mut response = within(limit, client.send(request, false)).await?;
     if !response.status().is_success() {
         let problem = RemoteProblem::Status { status: response.status().as_u16(), why: String::new() };
-        return Err(explain(response, problem).await);
+        return Err(explain(response, problem, limit).await);
     }
     let mut body = Vec::new();
-    while let Some(chunk) = within(limit, response.chunk()).await? {
+    while let Some(chunk) = within(limit, response.chunk(limit)).await? {
         body.extend_from_slice(&chunk);
         if body.len() > STATUS_BYTES {
             let why = format!("its answer to GETFILESTATUS has more than {STATUS_BYTES} bytes");
@@ -150,5 +156,6 @@ async fn web_hdfs_version(
     }
     let (bytes, modified) = parse_status(&body)?;
     tracing::debug!(bytes, modified, "a file of HDFS");
-    Ok(ObjectVersion { bytes, ..ObjectVersion::default() })
+    // The name node redirects each request to a data node.
+    Ok((ObjectVersion { bytes, ..ObjectVersion::default() }, false))
 }

@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use reqwest::StatusCode;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER};
-use reqwest::{Response, StatusCode};
 
 use super::content_range::ContentRange;
 use super::object_version::ObjectVersion;
+use super::range_client::RangeResponse;
 use super::remote_error::RemoteProblem;
 use super::web_hdfs;
 
@@ -48,7 +49,7 @@ pub(super) struct AcceptedRange {
 /// Checks an answer by HTTP. `version` is that of the object, if it is known already: a server may
 /// send a whole object as the answer to the range of all of its bytes.
 pub(super) fn check_range(
-    response: &Response,
+    response: &RangeResponse,
     range: &Range<u64>,
     version: Option<&ObjectVersion>,
 ) -> Result<AcceptedRange, RemoteProblem> {
@@ -101,7 +102,7 @@ pub(super) fn check_range(
 
 /// Checks an answer of WebHDFS, which has no header of the range.
 pub(super) fn check_web_hdfs(
-    response: &Response,
+    response: &RangeResponse,
     range: &Range<u64>,
 ) -> Result<AcceptedRange, RemoteProblem> {
     let status = response.status();
@@ -125,7 +126,7 @@ pub(super) fn check_web_hdfs(
 }
 
 /// Checks that the bytes are those of the object, not of a compressed form.
-pub(super) fn check_encoding(response: &Response) -> Result<(), RemoteProblem> {
+pub(super) fn check_encoding(response: &RangeResponse) -> Result<(), RemoteProblem> {
     match response.headers().get(CONTENT_ENCODING).map(|encoding| encoding.to_str().unwrap_or("unknown")) {
         None => Ok(()),
         Some(encoding) if encoding.eq_ignore_ascii_case("identity") => Ok(()),
@@ -134,13 +135,17 @@ pub(super) fn check_encoding(response: &Response) -> Result<(), RemoteProblem> {
 }
 
 /// Completes the problem of an answer by the text of its body and by its headers.
-pub(super) async fn explain(mut response: Response, problem: RemoteProblem) -> FailedAttempt {
+pub(super) async fn explain(
+    mut response: RangeResponse,
+    problem: RemoteProblem,
+    limit: Duration,
+) -> FailedAttempt {
     let RemoteProblem::Status { status, .. } = problem else { return problem.into() };
     let wait = response.headers().get(RETRY_AFTER).and_then(|text| text.to_str().ok()?.parse().ok());
     let wait = wait.map(|seconds| Duration::from_secs(seconds).min(LONGEST_WAIT));
     let mut body = Vec::new();
     let receive = async {
-        while let Ok(Some(chunk)) = response.chunk().await {
+        while let Ok(Some(chunk)) = response.chunk(limit).await {
             body.extend_from_slice(&chunk[..chunk.len().min(ERROR_TEXT - body.len())]);
             if body.len() == ERROR_TEXT {
                 break;

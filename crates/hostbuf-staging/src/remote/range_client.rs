@@ -1,0 +1,130 @@
+//! The client of the requests of one runtime.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use hyper_util::client::proxy::matcher::Matcher;
+use reqwest::header::HeaderMap;
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+
+use super::direct_client::{DirectClient, DirectResponse};
+use super::http_client::request_problem;
+use super::remote_error::RemoteProblem;
+
+/// The bytes that are read at a time of a text.
+const PART_OF_TEXT: usize = 8 << 10;
+
+/// The client of the requests of one runtime. Clones have the same connections.
+#[derive(Clone)]
+pub(super) struct RangeClient {
+    /// Follows redirects, and knows proxies.
+    pub(super) following: Client,
+    pub(super) direct: Arc<DirectClient>,
+    pub(super) proxies: Arc<Matcher>,
+    pub(super) timeout: Duration,
+}
+
+/// An answer, whose body is received by and by.
+pub(super) enum RangeResponse {
+    Direct(Box<DirectResponse>),
+    Following { response: Response, is_redirected: bool },
+}
+
+impl RangeClient {
+    /// Sends a request, and receives the head of the answer.
+    pub(super) async fn send(
+        &self,
+        request: RequestBuilder,
+        is_direct: bool,
+    ) -> Result<RangeResponse, RemoteProblem> {
+        let request = request.build().map_err(|error| request_problem(error, self.timeout))?;
+        if is_direct && !self.has_proxy(request.url().as_str()) {
+            let response = self.direct.get(&request).await?;
+            if !is_redirect(response.head.status) {
+                return Ok(RangeResponse::Direct(Box::new(response)));
+            }
+        }
+        let url = request.url().clone();
+        let response = self.following.execute(request).await;
+        let response = response.map_err(|error| request_problem(error, self.timeout))?;
+        Ok(RangeResponse::Following { is_redirected: *response.url() != url, response })
+    }
+
+    fn has_proxy(&self, url: &str) -> bool {
+        // An address that this parser refuses is left to the other client.
+        url.parse().map_or(true, |uri| self.proxies.intercept(&uri).is_some())
+    }
+}
+
+/// Returns whether the other client follows an answer.
+fn is_redirect(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+}
+
+impl RangeResponse {
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            RangeResponse::Direct(response) => response.head.status,
+            RangeResponse::Following { response, .. } => response.status(),
+        }
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        match self {
+            RangeResponse::Direct(response) => &response.head.headers,
+            RangeResponse::Following { response, .. } => response.headers(),
+        }
+    }
+
+    /// Returns the length of the body, if the server has stated it.
+    pub(super) fn content_length(&self) -> Option<u64> {
+        match self {
+            RangeResponse::Direct(response) => response.content_length(),
+            RangeResponse::Following { response, .. } => response.content_length(),
+        }
+    }
+
+    /// Returns whether the answer is that of a server to which the request was redirected.
+    pub(super) fn is_redirected(&self) -> bool {
+        matches!(self, RangeResponse::Following { is_redirected: true, .. })
+    }
+
+    /// Reads bytes of the body into `into`, if there is room for at most `most` and at least one.
+    /// Returns their number: 0 at the end of the body.
+    ///
+    /// # Errors
+    /// [`RemoteProblem::TooLong`] for more bytes than `most`.
+    pub(super) async fn read(
+        &mut self,
+        into: &mut impl BufMut,
+        most: u64,
+        limit: Duration,
+    ) -> Result<usize, RemoteProblem> {
+        match self {
+            RangeResponse::Direct(response) => {
+                response.read(&mut into.limit(usize::try_from(most).unwrap_or(usize::MAX))).await
+            }
+            RangeResponse::Following { response, .. } => {
+                let chunk = loop {
+                    match response.chunk().await.map_err(|error| request_problem(error, limit))? {
+                        Some(chunk) if chunk.is_empty() => {}
+                        chunk => break chunk.unwrap_or_default(),
+                    }
+                };
+                if chunk.len() as u64 > most {
+                    return Err(RemoteProblem::TooLong);
+                }
+                into.put_slice(&chunk);
+                Ok(chunk.len())
+            }
+        }
+    }
+
+    /// Reads bytes of the body. Returns `None` at its end.
+    pub(super) async fn chunk(&mut self, limit: Duration) -> Result<Option<Bytes>, RemoteProblem> {
+        let mut part = BytesMut::with_capacity(PART_OF_TEXT);
+        let bytes = self.read(&mut part, u64::MAX, limit).await?;
+        Ok((bytes > 0).then(|| part.freeze()))
+    }
+}

@@ -1,0 +1,202 @@
+//! TLS over a TCP connection.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, BytesMut};
+use rustls::ClientConfig;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The bytes that are received at a time: several records, which stay in the processor's cache.
+const RECEIVED: usize = 128 << 10;
+
+/// The TLS of a connection. Records are decrypted where they were received.
+pub(super) struct TlsSession {
+    connection: UnbufferedClientConnection,
+    received: Box<[u8]>,
+    /// The place of the records that are not decrypted yet.
+    records: Range<usize>,
+    /// Records to send.
+    outgoing: Vec<u8>,
+    /// Decrypted bytes for which there was no room.
+    decrypted: BytesMut,
+}
+
+/// The state after all complete records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SessionState {
+    Handshake,
+    Open,
+    /// The server has ended it.
+    Closed,
+}
+
+impl TlsSession {
+    /// Makes a session by a handshake.
+    pub(super) async fn new(
+        tcp: &mut TcpStream,
+        settings: Arc<ClientConfig>,
+        server: ServerName<'static>,
+    ) -> io::Result<TlsSession> {
+        let connection = UnbufferedClientConnection::new(settings, server).map_err(invalid)?;
+        let received = vec![0; RECEIVED].into_boxed_slice();
+        let (outgoing, decrypted) = (Vec::new(), BytesMut::new());
+        let mut session = TlsSession { connection, received, records: 0..0, outgoing, decrypted };
+        loop {
+            let state = session.process(&mut BytesMut::new());
+            // An alert states the reason to the server.
+            session.flush(tcp).await?;
+            match state? {
+                SessionState::Open => return Ok(session),
+                SessionState::Handshake if session.receive(tcp).await? > 0 => {}
+                _ => return Err(cut()),
+            }
+        }
+    }
+
+    /// Reads bytes into `into`, which has room. Returns their number: 0 if the server has ended
+    /// the session.
+    pub(super) async fn read(&mut self, tcp: &mut TcpStream, into: &mut impl BufMut) -> io::Result<usize> {
+        if !self.decrypted.is_empty() {
+            let bytes = self.decrypted.len().min(into.remaining_mut());
+            into.put_slice(&self.decrypted[..bytes]);
+            self.decrypted.advance(bytes);
+            return Ok(bytes);
+        }
+        let room = into.remaining_mut();
+        loop {
+            let state = self.process(into)?;
+            self.flush(tcp).await?;
+            match room - into.remaining_mut() {
+                0 if state == SessionState::Closed => return Ok(0),
+                0 if self.receive(tcp).await? == 0 => return Err(cut()),
+                0 => {}
+                bytes => return Ok(bytes),
+            }
+        }
+    }
+
+    /// Sends bytes.
+    pub(super) async fn write_all(&mut self, tcp: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+        let TlsSession { connection, received, records, outgoing, .. } = self;
+        let UnbufferedStatus { discard, state, .. } =
+            connection.process_tls_records(&mut received[records.clone()]);
+        let ConnectionState::WriteTraffic(mut traffic) = state.map_err(invalid)? else { return Err(cut()) };
+        append(outgoing, |room| match traffic.encrypt(bytes, room) {
+            Err(EncryptError::InsufficientSize(error)) => Err(Ok(error)),
+            result => result.map_err(|error| Err(invalid(error))),
+        })?;
+        records.start += discard;
+        self.flush(tcp).await
+    }
+
+    /// Returns whether the server has sent no bytes since the last read, and has not ended the
+    /// session. It may have sent records of the session itself.
+    pub(super) fn is_quiet(&mut self, tcp: &TcpStream) -> bool {
+        loop {
+            self.make_room();
+            match tcp.try_read(&mut self.received[self.records.end..]) {
+                Ok(bytes) if bytes > 0 => self.records.end += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                _ => return false,
+            }
+            let mut unexpected = BytesMut::new();
+            let state = self.process(&mut unexpected);
+            if !unexpected.is_empty() || !matches!(state, Ok(SessionState::Open)) {
+                return false;
+            }
+        }
+        self.decrypted.is_empty() && self.outgoing.is_empty()
+    }
+
+    /// Decrypts the records that were received, until `into` is full.
+    fn process(&mut self, into: &mut impl BufMut) -> io::Result<SessionState> {
+        loop {
+            let records = &mut self.received[self.records.clone()];
+            let UnbufferedStatus { mut discard, state, .. } = self.connection.process_tls_records(records);
+            let mut reached = None;
+            match state.map_err(invalid)? {
+                ConnectionState::ReadTraffic(mut traffic) => {
+                    while let Some(record) = traffic.next_record() {
+                        let record = record.map_err(invalid)?;
+                        let fits = record.payload.len().min(into.remaining_mut());
+                        into.put_slice(&record.payload[..fits]);
+                        self.decrypted.extend_from_slice(&record.payload[fits..]);
+                        discard += record.discard;
+                    }
+                    reached = (!into.has_remaining_mut()).then_some(SessionState::Open);
+                }
+                ConnectionState::EncodeTlsData(mut data) => {
+                    append(&mut self.outgoing, |room| match data.encode(room) {
+                        Err(EncodeError::InsufficientSize(error)) => Err(Ok(error)),
+                        result => result.map_err(|error| Err(invalid(error))),
+                    })?;
+                }
+                // The caller sends it.
+                ConnectionState::TransmitTlsData(data) => data.done(),
+                ConnectionState::BlockedHandshake => reached = Some(SessionState::Handshake),
+                ConnectionState::WriteTraffic(_) => reached = Some(SessionState::Open),
+                _ => reached = Some(SessionState::Closed),
+            }
+            self.records.start += discard;
+            if let Some(state) = reached {
+                return Ok(state);
+            }
+        }
+    }
+
+    async fn flush(&mut self, tcp: &mut TcpStream) -> io::Result<()> {
+        if !self.outgoing.is_empty() {
+            tcp.write_all(&self.outgoing).await?;
+            self.outgoing.clear();
+        }
+        Ok(())
+    }
+
+    /// Receives records. Returns the number of bytes.
+    async fn receive(&mut self, tcp: &mut TcpStream) -> io::Result<usize> {
+        self.make_room();
+        let bytes = tcp.read(&mut self.received[self.records.end..]).await?;
+        self.records.end += bytes;
+        Ok(bytes)
+    }
+
+    /// Moves the record that is not complete to the beginning. It has at most 16 KiB.
+    fn make_room(&mut self) {
+        self.received.copy_within(self.records.clone(), 0);
+        self.records = 0..self.records.len();
+    }
+}
+
+/// Appends what `encode` writes, with the room that it asks for.
+fn append(
+    to: &mut Vec<u8>,
+    mut encode: impl FnMut(&mut [u8]) -> Result<usize, Result<InsufficientSizeError, io::Error>>,
+) -> io::Result<()> {
+    let begin = to.len();
+    loop {
+        match encode(&mut to[begin..]) {
+            Ok(bytes) => {
+                to.truncate(begin + bytes);
+                return Ok(());
+            }
+            Err(Ok(InsufficientSizeError { required_size })) => to.resize(begin + required_size, 0),
+            Err(Err(error)) => return Err(error),
+        }
+    }
+}
+
+fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+fn cut() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the server has closed the connection")
+}
