@@ -188,7 +188,7 @@ impl DirectResponse {
             }
             BodyFraming::Chunked => self.read_chunk(into).await,
             BodyFraming::UntilClose => {
-                let bytes = connection.read(into).await?;
+                let bytes = connection.read(into, 1).await?;
                 if bytes == 0 {
                     self.connection = None;
                 }
@@ -230,7 +230,10 @@ impl DirectResponse {
 
     /// Keeps the connection for another request.
     fn release(&mut self) {
-        let Some(connection) = self.connection.take().filter(|_| self.head.keeps) else { return };
+        let Some(mut connection) = self.connection.take().filter(|_| self.head.keeps) else { return };
+        if connection.reset().is_err() {
+            return;
+        }
         let unused = IdleConnection { origin: self.origin.clone(), since: Instant::now(), connection };
         self.client.idle.lock().ignore_poison().push(unused);
     }
@@ -239,7 +242,7 @@ impl DirectResponse {
 /// Reads at least one byte, and at most `most`.
 async fn read_some(connection: &mut HttpConnection, into: &mut impl BufMut, most: u64) -> io::Result<usize> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    match connection.read(&mut into.limit(most)).await? {
+    match connection.read(&mut into.limit(most), most as u64).await? {
         0 => Err(end_of_connection()),
         bytes => Ok(bytes),
     }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, BytesMut};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use super::marked_socket::MarkedSocket;
 use super::response_head::ResponseHead;
 use super::tls_session::TlsSession;
 
@@ -19,7 +20,7 @@ const PART_OF_HEAD: usize = 8 << 10;
 
 /// A connection for one request after the other. It is of no use after an error.
 pub(super) struct HttpConnection {
-    tcp: TcpStream,
+    socket: MarkedSocket,
     tls: Option<Box<TlsSession>>,
     /// Received bytes behind a head or a line.
     unread: BytesMut,
@@ -29,7 +30,12 @@ pub(super) struct HttpConnection {
 
 impl HttpConnection {
     pub(super) fn new(tcp: TcpStream) -> HttpConnection {
-        HttpConnection { tcp, tls: None, unread: BytesMut::new(), has_received: false }
+        HttpConnection {
+            socket: MarkedSocket::new(tcp),
+            tls: None,
+            unread: BytesMut::new(),
+            has_received: false,
+        }
     }
 
     /// Starts TLS.
@@ -38,7 +44,7 @@ impl HttpConnection {
         settings: Arc<ClientConfig>,
         server: ServerName<'static>,
     ) -> io::Result<HttpConnection> {
-        let session = TlsSession::new(&mut self.tcp, settings, server).await?;
+        let session = TlsSession::new(&mut self.socket, settings, server).await?;
         Ok(HttpConnection { tls: Some(Box::new(session)), ..self })
     }
 
@@ -48,12 +54,17 @@ impl HttpConnection {
             return false;
         }
         match &mut self.tls {
-            Some(tls) => tls.is_quiet(&self.tcp),
+            Some(tls) => tls.is_quiet(&self.socket),
             None => {
-                let read = self.tcp.try_read(&mut [0]);
+                let read = self.socket.tcp.try_read(&mut [0]);
                 matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
             }
         }
+    }
+
+    /// Ends an answer.
+    pub(super) fn reset(&mut self) -> io::Result<()> {
+        self.socket.reset()
     }
 
     /// Returns whether bytes of the answer to the last request have arrived.
@@ -65,8 +76,8 @@ impl HttpConnection {
     pub(super) async fn exchange(&mut self, request: &[u8]) -> io::Result<ResponseHead> {
         self.has_received = false;
         match &mut self.tls {
-            Some(tls) => tls.write_all(&mut self.tcp, request).await?,
-            None => self.tcp.write_all(request).await?,
+            Some(tls) => tls.write_all(&mut self.socket, request).await?,
+            None => self.socket.tcp.write_all(request).await?,
         }
         loop {
             let found = ResponseHead::parse(&self.unread).map_err(io::Error::other)?;
@@ -83,9 +94,9 @@ impl HttpConnection {
         }
     }
 
-    /// Reads bytes of a body into `into`, which has room. Returns their number: 0 at the end of the
-    /// connection.
-    pub(super) async fn read(&mut self, into: &mut impl BufMut) -> io::Result<usize> {
+    /// Reads bytes of a body into `into`, which has room. The server sends at least `expected`
+    /// bytes. Returns the number of bytes: 0 at the end of the connection.
+    pub(super) async fn read(&mut self, into: &mut impl BufMut, expected: u64) -> io::Result<usize> {
         if !self.unread.is_empty() {
             let bytes = self.unread.len().min(into.remaining_mut());
             into.put_slice(&self.unread[..bytes]);
@@ -93,8 +104,8 @@ impl HttpConnection {
             return Ok(bytes);
         }
         match &mut self.tls {
-            Some(tls) => tls.read(&mut self.tcp, into).await,
-            None => self.tcp.read_buf(into).await,
+            Some(tls) => tls.read(&mut self.socket, into, expected).await,
+            None => self.socket.read(into, expected).await,
         }
     }
 
@@ -118,8 +129,8 @@ impl HttpConnection {
         self.unread.reserve(PART_OF_HEAD);
         let into = &mut (&mut self.unread).limit(PART_OF_HEAD);
         let bytes = match &mut self.tls {
-            Some(tls) => tls.read(&mut self.tcp, into).await?,
-            None => self.tcp.read_buf(into).await?,
+            Some(tls) => tls.read(&mut self.socket, into, 1).await?,
+            None => self.socket.read(into, 1).await?,
         };
         if bytes == 0 {
             return Err(end_of_connection());

@@ -6,6 +6,7 @@ mod direct_client;
 mod easy_threads;
 mod http_client;
 mod http_connection;
+mod marked_socket;
 mod object_address;
 mod object_version;
 mod range_client;

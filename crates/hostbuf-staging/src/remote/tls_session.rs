@@ -11,8 +11,9 @@ use rustls::pki_types::ServerName;
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWriteExt;
+
+use super::marked_socket::MarkedSocket;
 
 /// The bytes that are received at a time: several records, which stay in the processor's cache.
 const RECEIVED: usize = 128 << 10;
@@ -41,7 +42,7 @@ enum SessionState {
 impl TlsSession {
     /// Makes a session by a handshake.
     pub(super) async fn new(
-        tcp: &mut TcpStream,
+        socket: &mut MarkedSocket,
         settings: Arc<ClientConfig>,
         server: ServerName<'static>,
     ) -> io::Result<TlsSession> {
@@ -52,18 +53,23 @@ impl TlsSession {
         loop {
             let state = session.process(&mut BytesMut::new());
             // An alert states the reason to the server.
-            session.flush(tcp).await?;
+            session.flush(socket).await?;
             match state? {
                 SessionState::Open => return Ok(session),
-                SessionState::Handshake if session.receive(tcp).await? > 0 => {}
+                SessionState::Handshake if session.receive(socket, 1).await? > 0 => {}
                 _ => return Err(cut()),
             }
         }
     }
 
-    /// Reads bytes into `into`, which has room. Returns their number: 0 if the server has ended
-    /// the session.
-    pub(super) async fn read(&mut self, tcp: &mut TcpStream, into: &mut impl BufMut) -> io::Result<usize> {
+    /// Reads bytes into `into`, which has room. The server sends at least `expected` bytes. Returns
+    /// the number of bytes: 0 if the server has ended the session.
+    pub(super) async fn read(
+        &mut self,
+        socket: &mut MarkedSocket,
+        into: &mut impl BufMut,
+        expected: u64,
+    ) -> io::Result<usize> {
         if !self.decrypted.is_empty() {
             let bytes = self.decrypted.len().min(into.remaining_mut());
             into.put_slice(&self.decrypted[..bytes]);
@@ -73,10 +79,10 @@ impl TlsSession {
         let room = into.remaining_mut();
         loop {
             let state = self.process(into)?;
-            self.flush(tcp).await?;
+            self.flush(socket).await?;
             match room - into.remaining_mut() {
                 0 if state == SessionState::Closed => return Ok(0),
-                0 if self.receive(tcp).await? == 0 => return Err(cut()),
+                0 if self.receive(socket, expected).await? == 0 => return Err(cut()),
                 0 => {}
                 bytes => return Ok(bytes),
             }
@@ -84,7 +90,7 @@ impl TlsSession {
     }
 
     /// Sends bytes.
-    pub(super) async fn write_all(&mut self, tcp: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+    pub(super) async fn write_all(&mut self, socket: &mut MarkedSocket, bytes: &[u8]) -> io::Result<()> {
         let TlsSession { connection, received, records, outgoing, .. } = self;
         let UnbufferedStatus { discard, state, .. } =
             connection.process_tls_records(&mut received[records.clone()]);
@@ -94,15 +100,15 @@ impl TlsSession {
             result => result.map_err(|error| Err(invalid(error))),
         })?;
         records.start += discard;
-        self.flush(tcp).await
+        self.flush(socket).await
     }
 
     /// Returns whether the server has sent no bytes since the last read, and has not ended the
     /// session. It may have sent records of the session itself.
-    pub(super) fn is_quiet(&mut self, tcp: &TcpStream) -> bool {
+    pub(super) fn is_quiet(&mut self, socket: &MarkedSocket) -> bool {
         loop {
             self.make_room();
-            match tcp.try_read(&mut self.received[self.records.end..]) {
+            match socket.tcp.try_read(&mut self.received[self.records.end..]) {
                 Ok(bytes) if bytes > 0 => self.records.end += bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 _ => return false,
@@ -152,26 +158,30 @@ impl TlsSession {
         }
     }
 
-    async fn flush(&mut self, tcp: &mut TcpStream) -> io::Result<()> {
+    async fn flush(&mut self, socket: &mut MarkedSocket) -> io::Result<()> {
         if !self.outgoing.is_empty() {
-            tcp.write_all(&self.outgoing).await?;
+            socket.tcp.write_all(&self.outgoing).await?;
             self.outgoing.clear();
         }
         Ok(())
     }
 
     /// Receives records. Returns the number of bytes.
-    async fn receive(&mut self, tcp: &mut TcpStream) -> io::Result<usize> {
+    async fn receive(&mut self, socket: &mut MarkedSocket, expected: u64) -> io::Result<usize> {
         self.make_room();
-        let bytes = tcp.read(&mut self.received[self.records.end..]).await?;
+        // The bytes of a record that is not complete are no longer on their way.
+        let expected = expected.saturating_sub(self.records.len() as u64);
+        let bytes = socket.read(&mut &mut self.received[self.records.end..], expected).await?;
         self.records.end += bytes;
         Ok(bytes)
     }
 
     /// Moves the record that is not complete to the beginning. It has at most 16 KiB.
     fn make_room(&mut self) {
-        self.received.copy_within(self.records.clone(), 0);
-        self.records = 0..self.records.len();
+        if self.records.start > 0 {
+            self.received.copy_within(self.records.clone(), 0);
+            self.records = 0..self.records.len();
+        }
     }
 }
 
