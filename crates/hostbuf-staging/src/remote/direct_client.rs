@@ -1,10 +1,10 @@
 //! Connections whose bytes go to their place without a buffer in between.
 
+use std::error::Error;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bytes::BufMut;
 use hostbuf_os::poison::IgnorePoison;
 use hyper_util::client::legacy::connect::HttpConnector;
 use reqwest::header::{HOST, HeaderMap};
@@ -13,10 +13,10 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tower_service::Service;
 
+use super::direct_response::{DirectResponse, cut};
 use super::http_client::{chain, is_tls};
-use super::http_connection::{HttpConnection, end_of_connection};
+use super::http_connection::HttpConnection;
 use super::remote_error::RemoteProblem;
-use super::response_head::{BodyFraming, ResponseHead};
 
 /// The time after which an unused connection is not used again.
 const IDLE: Duration = Duration::from_secs(90);
@@ -27,6 +27,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 pub(super) struct DirectClient {
     tls: Arc<ClientConfig>,
     headers: HeaderMap,
+    timeout: Duration,
     connector: HttpConnector,
     idle: Mutex<Vec<IdleConnection>>,
 }
@@ -39,13 +40,13 @@ struct IdleConnection {
 
 impl DirectClient {
     /// Makes a client that sends `headers` with each request.
-    pub(super) fn new(tls: Arc<ClientConfig>, headers: HeaderMap, timeout: Duration) -> DirectClient {
+    pub(super) fn new(tls: ClientConfig, headers: HeaderMap, timeout: Duration) -> DirectClient {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
         connector.set_nodelay(true);
         connector.set_keepalive(Some(KEEPALIVE));
         connector.set_connect_timeout(Some(timeout));
-        DirectClient { tls, headers, connector, idle: Mutex::default() }
+        DirectClient { tls: Arc::new(tls), headers, timeout, connector, idle: Mutex::default() }
     }
 
     /// Sends a request for GET, and receives the head of the answer.
@@ -57,26 +58,23 @@ impl DirectClient {
             match connection.exchange(&text).await {
                 // The server has closed it at the same time.
                 Err(_) if !connection.has_received() => {}
-                result => return Ok(self.response(result.map_err(cut)?, connection, origin)),
+                result => {
+                    let head = result.map_err(cut)?;
+                    return Ok(DirectResponse::new(self.clone(), origin, head, connection));
+                }
             }
         }
         let mut connection = self.connect(url).await?;
         let head = connection.exchange(&text).await.map_err(cut)?;
-        Ok(self.response(head, connection, origin))
+        Ok(DirectResponse::new(self.clone(), origin, head, connection))
     }
 
-    fn response(
-        self: &Arc<Self>,
-        head: ResponseHead,
-        connection: HttpConnection,
-        origin: String,
-    ) -> DirectResponse {
-        let (client, chunk) = (self.clone(), ChunkState::Size);
-        let mut response = DirectResponse { head, client, origin, connection: Some(connection), chunk };
-        if response.head.framing == BodyFraming::Length(0) {
-            response.release();
+    /// Keeps a connection for another request.
+    pub(super) fn keep(&self, origin: String, mut connection: HttpConnection) {
+        if connection.reset().is_ok() {
+            let unused = IdleConnection { origin, since: Instant::now(), connection };
+            self.idle.lock().ignore_poison().push(unused);
         }
-        response
     }
 
     fn encode(&self, request: &Request) -> Vec<u8> {
@@ -115,7 +113,11 @@ impl DirectClient {
         let uri = url.as_str().parse().ok();
         let uri = uri.ok_or_else(|| failed("its address is none of HTTP".to_owned()))?;
         let connected = self.connector.clone().call(uri).await;
-        let tcp = connected.map_err(|error| failed(chain(&error)))?.into_inner();
+        let connected = connected.map_err(|error| match is_timeout(&error) {
+            true => RemoteProblem::Timeout { timeout: self.timeout },
+            false => failed(chain(&error)),
+        });
+        let tcp = connected?.into_inner();
         let connection = HttpConnection::new(tcp);
         if url.scheme() != "https" {
             return Ok(connection);
@@ -134,123 +136,7 @@ fn origin(url: &Url) -> String {
     format!("{}://{host}:{port}", url.scheme())
 }
 
-fn cut(error: io::Error) -> RemoteProblem {
-    RemoteProblem::Cut { received: 0, why: chain(&error) }
-}
-
-/// An answer, whose body is received by and by.
-pub(super) struct DirectResponse {
-    pub(super) head: ResponseHead,
-    client: Arc<DirectClient>,
-    origin: String,
-    /// `None` behind the end of the body.
-    connection: Option<HttpConnection>,
-    chunk: ChunkState,
-}
-
-/// The next part of a chunked body (RFC 9112, section 7.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ChunkState {
-    Size,
-    Data(u64),
-    EndOfData,
-    Trailers,
-}
-
-impl DirectResponse {
-    /// Returns the length of the body, if the server has stated it, without the bytes that were
-    /// read.
-    pub(super) fn content_length(&self) -> Option<u64> {
-        match self.head.framing {
-            BodyFraming::Length(bytes) => Some(bytes),
-            _ => None,
-        }
-    }
-
-    /// Reads bytes of the body into `into`, which has room. Returns their number: 0 at the end.
-    pub(super) async fn read(&mut self, into: &mut impl BufMut) -> Result<usize, RemoteProblem> {
-        self.read_body(into).await.map_err(|error| {
-            self.connection = None;
-            cut(error)
-        })
-    }
-
-    async fn read_body(&mut self, into: &mut impl BufMut) -> io::Result<usize> {
-        let Some(connection) = &mut self.connection else { return Ok(0) };
-        match &mut self.head.framing {
-            BodyFraming::Length(left) => {
-                let bytes = read_some(connection, into, *left).await?;
-                *left -= bytes as u64;
-                if *left == 0 {
-                    self.release();
-                }
-                Ok(bytes)
-            }
-            BodyFraming::Chunked => self.read_chunk(into).await,
-            BodyFraming::UntilClose => {
-                let bytes = connection.read(into, 1).await?;
-                if bytes == 0 {
-                    self.connection = None;
-                }
-                Ok(bytes)
-            }
-        }
-    }
-
-    async fn read_chunk(&mut self, into: &mut impl BufMut) -> io::Result<usize> {
-        loop {
-            let Some(connection) = &mut self.connection else { return Ok(0) };
-            match self.chunk {
-                ChunkState::Data(left) => {
-                    let bytes = read_some(connection, into, left).await?;
-                    let left = left - bytes as u64;
-                    self.chunk = if left == 0 { ChunkState::EndOfData } else { ChunkState::Data(left) };
-                    return Ok(bytes);
-                }
-                ChunkState::EndOfData if connection.read_line().await?.is_empty() => {
-                    self.chunk = ChunkState::Size;
-                }
-                ChunkState::EndOfData => return Err(io::Error::other("invalid HTTP: the end of a chunk")),
-                ChunkState::Size => {
-                    let line = connection.read_line().await?;
-                    self.chunk = match chunk_size(&line) {
-                        Some(0) => ChunkState::Trailers,
-                        Some(bytes) => ChunkState::Data(bytes),
-                        None => return Err(io::Error::other("invalid HTTP: the length of a chunk")),
-                    };
-                }
-                ChunkState::Trailers => {
-                    if connection.read_line().await?.is_empty() {
-                        self.release();
-                    }
-                }
-            }
-        }
-    }
-
-    /// Keeps the connection for another request.
-    fn release(&mut self) {
-        let Some(mut connection) = self.connection.take().filter(|_| self.head.keeps) else { return };
-        if connection.reset().is_err() {
-            return;
-        }
-        let unused = IdleConnection { origin: self.origin.clone(), since: Instant::now(), connection };
-        self.client.idle.lock().ignore_poison().push(unused);
-    }
-}
-
-/// Reads at least one byte, and at most `most`.
-async fn read_some(connection: &mut HttpConnection, into: &mut impl BufMut, most: u64) -> io::Result<usize> {
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    match connection.read(&mut into.limit(most), most as u64).await? {
-        0 => Err(end_of_connection()),
-        bytes => Ok(bytes),
-    }
-}
-
-/// Parses the line in front of a chunk.
-fn chunk_size(line: &[u8]) -> Option<u64> {
-    let digits = line.split(|&byte| byte == b';').next()?.trim_ascii();
-    let is_valid = !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit);
-    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok().filter(|_| is_valid)
+fn is_timeout(error: &(dyn Error + 'static)) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::TimedOut) || error.source().is_some_and(is_timeout)
 }

@@ -57,10 +57,11 @@ impl HttpClients {
             .default_headers(self.headers.clone())
             .connect_timeout(self.timeout)
             .tcp_nodelay(true);
-        let (tls, headers) = (Arc::new(self.tls.clone()), self.headers.clone());
+        let mut tls = self.tls.clone();
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(RangeClient {
             following: HttpClients::built(builder)?,
-            direct: Arc::new(DirectClient::new(tls, headers, self.timeout)),
+            direct: Arc::new(DirectClient::new(tls, self.headers.clone(), self.timeout)),
             proxies: self.proxies.clone(),
             timeout: self.timeout,
         })

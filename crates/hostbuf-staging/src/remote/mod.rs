@@ -3,6 +3,7 @@
 mod connection_runtime;
 mod content_range;
 mod direct_client;
+mod direct_response;
 mod easy_threads;
 mod http_client;
 mod http_connection;

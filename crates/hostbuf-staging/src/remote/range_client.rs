@@ -8,7 +8,8 @@ use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::header::HeaderMap;
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 
-use super::direct_client::{DirectClient, DirectResponse};
+use super::direct_client::DirectClient;
+use super::direct_response::DirectResponse;
 use super::http_client::request_problem;
 use super::remote_error::RemoteProblem;
 

@@ -45,7 +45,9 @@ impl ResponseHead {
         }
         let framing = framing(status, &headers).ok_or_else(|| invalid("the length of the body"))?;
         let closes = tokens(&headers, CONNECTION).any(|token| token == "close");
-        let keeps = parsed.version == Some(1) && !closes && framing != BodyFraming::UntilClose;
+        // A head that states both may be read in two ways.
+        let is_clear = !(headers.contains_key(CONTENT_LENGTH) && headers.contains_key(TRANSFER_ENCODING));
+        let keeps = parsed.version == Some(1) && is_clear && !closes && framing != BodyFraming::UntilClose;
         Ok(Some((ResponseHead { status, headers, framing, keeps }, length)))
     }
 }
@@ -100,7 +102,7 @@ mod tests {
         );
         assert_eq!(framing("Transfer-Encoding: Chunked\r\n"), Some((BodyFraming::Chunked, true)));
         let both = "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n";
-        assert_eq!(framing(both), Some((BodyFraming::Chunked, true)));
+        assert_eq!(framing(both), Some((BodyFraming::Chunked, false)));
         assert_eq!(framing(""), Some((BodyFraming::UntilClose, false)));
         assert_eq!(
             parsed("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n").map(|head| head.keeps),

@@ -52,7 +52,10 @@ impl TlsSession {
         let mut session = TlsSession { connection, received, records: 0..0, outgoing, decrypted };
         loop {
             let state = session.process(&mut BytesMut::new());
-            // An alert states the reason to the server.
+            if state.is_err() {
+                // The alert, which states the reason to the server.
+                let _ = session.process(&mut BytesMut::new());
+            }
             session.flush(socket).await?;
             match state? {
                 SessionState::Open => return Ok(session),

@@ -137,6 +137,50 @@ fn a_silent_server_is_a_timeout() {
 }
 
 #[test]
+fn bytes_before_a_silence_are_kept() {
+    let (server, content) = server(|number, right| match number {
+        1 => right.cut(BYTES - 300, AfterAnswer::Stall),
+        _ => right,
+    });
+    let client = options().timeout(Duration::from_secs(2)).client().expect("valid options");
+    let file = client.open(&server.url("/f")).expect("it is there");
+    let mut bytes = vec![0; BYTES];
+    file.read(&mut bytes, 0).expect("the second attempt succeeds");
+    assert!(bytes == content);
+    assert_eq!(server.requests()[2].range(), Some(300..BYTES as u64));
+}
+
+#[test]
+fn a_connection_that_the_server_has_closed_is_no_failure() {
+    // The answers are complete, and do not state that the connection ends.
+    let (server, content) = server(|_, right| right.then(AfterAnswer::Close));
+    let client = options().attempts(1).client().expect("valid options");
+    let file = client.open(&server.url("/f")).expect("it is there");
+    for _ in 0..20 {
+        let mut bytes = vec![0; BYTES];
+        file.read(&mut bytes, 0).expect("it is read");
+        assert!(bytes == content);
+    }
+    assert_eq!(server.requests().len(), 21);
+}
+
+#[test]
+fn bytes_behind_an_answer_are_not_the_next_answer() {
+    // Each answer is followed by another one, which nobody has asked for.
+    let (server, content) = server(|_, right| {
+        let other = right.bytes.iter().map(|byte| byte ^ u8::from(*byte > 127)).collect::<Vec<_>>();
+        TestAnswer { bytes: [right.bytes, other].concat(), after: AfterAnswer::Keep }
+    });
+    let client = options().attempts(1).client().expect("valid options");
+    let file = client.open(&server.url("/f")).expect("it is there");
+    for _ in 0..5 {
+        let mut bytes = vec![0; BYTES];
+        file.read(&mut bytes, 0).expect("it is read");
+        assert!(bytes == content);
+    }
+}
+
+#[test]
 fn a_server_that_is_not_there_is_an_error() {
     let address = TestServer::of_content(Vec::new()).address();
     let client = options().attempts(2).client().expect("valid options");

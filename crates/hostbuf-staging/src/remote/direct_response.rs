@@ -1,0 +1,144 @@
+//! An answer whose body is received in its place.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::BufMut;
+
+use super::direct_client::DirectClient;
+use super::http_client::chain;
+use super::http_connection::{HttpConnection, end_of_connection};
+use super::remote_error::RemoteProblem;
+use super::response_head::{BodyFraming, ResponseHead};
+
+/// An answer, whose body is received by and by.
+pub(super) struct DirectResponse {
+    pub(super) head: ResponseHead,
+    client: Arc<DirectClient>,
+    origin: String,
+    /// `None` behind the end of the body.
+    connection: Option<HttpConnection>,
+    chunk: ChunkState,
+}
+
+/// The next part of a chunked body (RFC 9112, section 7.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkState {
+    Size,
+    Data(u64),
+    EndOfData,
+    Trailers,
+}
+
+impl DirectResponse {
+    pub(super) fn new(
+        client: Arc<DirectClient>,
+        origin: String,
+        head: ResponseHead,
+        connection: HttpConnection,
+    ) -> DirectResponse {
+        let connection = Some(connection);
+        let mut response = DirectResponse { head, client, origin, connection, chunk: ChunkState::Size };
+        if response.head.framing == BodyFraming::Length(0) {
+            response.release();
+        }
+        response
+    }
+
+    /// Returns the length of the body, if the server has stated it, without the bytes that were
+    /// read.
+    pub(super) fn content_length(&self) -> Option<u64> {
+        match self.head.framing {
+            BodyFraming::Length(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Reads bytes of the body into `into`, which has room. Returns their number: 0 at the end.
+    pub(super) async fn read(&mut self, into: &mut impl BufMut) -> Result<usize, RemoteProblem> {
+        self.read_body(into).await.map_err(|error| {
+            self.connection = None;
+            cut(error)
+        })
+    }
+
+    async fn read_body(&mut self, into: &mut impl BufMut) -> io::Result<usize> {
+        let Some(connection) = &mut self.connection else { return Ok(0) };
+        match &mut self.head.framing {
+            BodyFraming::Length(left) => {
+                let bytes = read_some(connection, into, *left).await?;
+                *left -= bytes as u64;
+                if *left == 0 {
+                    self.release();
+                }
+                Ok(bytes)
+            }
+            BodyFraming::Chunked => self.read_chunk(into).await,
+            BodyFraming::UntilClose => {
+                let bytes = connection.read(into, 1).await?;
+                if bytes == 0 {
+                    self.connection = None;
+                }
+                Ok(bytes)
+            }
+        }
+    }
+
+    async fn read_chunk(&mut self, into: &mut impl BufMut) -> io::Result<usize> {
+        loop {
+            let Some(connection) = &mut self.connection else { return Ok(0) };
+            match self.chunk {
+                ChunkState::Data(left) => {
+                    let bytes = read_some(connection, into, left).await?;
+                    let left = left - bytes as u64;
+                    self.chunk = if left == 0 { ChunkState::EndOfData } else { ChunkState::Data(left) };
+                    return Ok(bytes);
+                }
+                ChunkState::EndOfData if connection.read_line().await?.is_empty() => {
+                    self.chunk = ChunkState::Size;
+                }
+                ChunkState::EndOfData => return Err(io::Error::other("invalid HTTP: the end of a chunk")),
+                ChunkState::Size => {
+                    let line = connection.read_line().await?;
+                    self.chunk = match chunk_size(&line) {
+                        Some(0) => ChunkState::Trailers,
+                        Some(bytes) => ChunkState::Data(bytes),
+                        None => return Err(io::Error::other("invalid HTTP: the length of a chunk")),
+                    };
+                }
+                ChunkState::Trailers => {
+                    if connection.read_line().await?.is_empty() {
+                        self.release();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the body.
+    fn release(&mut self) {
+        if let Some(connection) = self.connection.take().filter(|_| self.head.keeps) {
+            self.client.keep(self.origin.clone(), connection);
+        }
+    }
+}
+
+pub(super) fn cut(error: io::Error) -> RemoteProblem {
+    RemoteProblem::Cut { received: 0, why: chain(&error) }
+}
+
+/// Reads at least one byte, and at most `most`.
+async fn read_some(connection: &mut HttpConnection, into: &mut impl BufMut, most: u64) -> io::Result<usize> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    match connection.read(&mut into.limit(most), most as u64).await? {
+        0 => Err(end_of_connection()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Parses the line in front of a chunk.
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let digits = line.split(|&byte| byte == b';').next()?.trim_ascii();
+    let is_valid = !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit);
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok().filter(|_| is_valid)
+}
