@@ -2,10 +2,9 @@
 
 use std::error::Error;
 use std::io;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use hostbuf_os::poison::IgnorePoison;
 use hyper_util::client::legacy::connect::HttpConnector;
 use reqwest::header::{HOST, HeaderMap};
 use reqwest::{Request, Url};
@@ -13,13 +12,13 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tower_service::Service;
 
+use super::connection_pool::ConnectionPool;
 use super::direct_response::{DirectResponse, cut};
-use super::http_client::{chain, is_tls};
 use super::http_connection::HttpConnection;
 use super::remote_error::RemoteProblem;
+use super::request_problem::{chain, is_tls};
 
-/// The time after which an unused connection is not used again.
-const IDLE: Duration = Duration::from_secs(90);
+/// The time after which a silent peer is probed.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Connections of one runtime, whose bytes go to their place without a buffer in between. It
@@ -29,13 +28,7 @@ pub(super) struct DirectClient {
     headers: HeaderMap,
     timeout: Duration,
     connector: HttpConnector,
-    idle: Mutex<Vec<IdleConnection>>,
-}
-
-struct IdleConnection {
-    origin: String,
-    since: Instant,
-    connection: HttpConnection,
+    pool: Arc<ConnectionPool>,
 }
 
 impl DirectClient {
@@ -46,35 +39,27 @@ impl DirectClient {
         connector.set_nodelay(true);
         connector.set_keepalive(Some(KEEPALIVE));
         connector.set_connect_timeout(Some(timeout));
-        DirectClient { tls: Arc::new(tls), headers, timeout, connector, idle: Mutex::default() }
+        DirectClient { tls: Arc::new(tls), headers, timeout, connector, pool: Arc::default() }
     }
 
     /// Sends a request for GET, and receives the head of the answer.
-    pub(super) async fn get(self: &Arc<Self>, request: &Request) -> Result<DirectResponse, RemoteProblem> {
+    pub(super) async fn get(&self, request: &Request) -> Result<DirectResponse, RemoteProblem> {
         let url = request.url();
         let origin = origin(url);
         let text = self.encode(request);
-        while let Some(mut connection) = self.take_idle(&origin) {
+        while let Some(mut connection) = self.pool.take(&origin) {
             match connection.exchange(&text).await {
                 // The server has closed it at the same time.
                 Err(_) if !connection.has_received() => {}
                 result => {
                     let head = result.map_err(cut)?;
-                    return Ok(DirectResponse::new(self.clone(), origin, head, connection));
+                    return Ok(DirectResponse::new(self.pool.clone(), origin, head, connection));
                 }
             }
         }
         let mut connection = self.connect(url).await?;
         let head = connection.exchange(&text).await.map_err(cut)?;
-        Ok(DirectResponse::new(self.clone(), origin, head, connection))
-    }
-
-    /// Keeps a connection for another request.
-    pub(super) fn keep(&self, origin: String, mut connection: HttpConnection) {
-        if connection.reset().is_ok() {
-            let unused = IdleConnection { origin, since: Instant::now(), connection };
-            self.idle.lock().ignore_poison().push(unused);
-        }
+        Ok(DirectResponse::new(self.pool.clone(), origin, head, connection))
     }
 
     fn encode(&self, request: &Request) -> Vec<u8> {
@@ -93,19 +78,6 @@ impl DirectClient {
         }
         text.extend(b"\r\n");
         text
-    }
-
-    /// Returns a connection that the server has not closed.
-    fn take_idle(&self, origin: &str) -> Option<HttpConnection> {
-        let mut idle = self.idle.lock().ignore_poison();
-        idle.retain(|unused| unused.since.elapsed() < IDLE);
-        while let Some(index) = idle.iter().rposition(|unused| unused.origin == origin) {
-            let mut connection = idle.swap_remove(index).connection;
-            if connection.is_quiet() {
-                return Some(connection);
-            }
-        }
-        None
     }
 
     async fn connect(&self, url: &Url) -> Result<HttpConnection, RemoteProblem> {

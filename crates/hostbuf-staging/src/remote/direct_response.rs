@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 
-use super::direct_client::DirectClient;
-use super::http_client::chain;
+use super::connection_pool::ConnectionPool;
 use super::http_connection::{HttpConnection, end_of_connection};
 use super::remote_error::RemoteProblem;
+use super::request_problem::chain;
 use super::response_head::{BodyFraming, ResponseHead};
 
 /// An answer, whose body is received by and by.
 pub(super) struct DirectResponse {
     pub(super) head: ResponseHead,
-    client: Arc<DirectClient>,
+    pool: Arc<ConnectionPool>,
     origin: String,
     /// `None` behind the end of the body.
     connection: Option<HttpConnection>,
@@ -32,13 +32,13 @@ enum ChunkState {
 
 impl DirectResponse {
     pub(super) fn new(
-        client: Arc<DirectClient>,
+        pool: Arc<ConnectionPool>,
         origin: String,
         head: ResponseHead,
         connection: HttpConnection,
     ) -> DirectResponse {
         let connection = Some(connection);
-        let mut response = DirectResponse { head, client, origin, connection, chunk: ChunkState::Size };
+        let mut response = DirectResponse { head, pool, origin, connection, chunk: ChunkState::Size };
         if response.head.framing == BodyFraming::Length(0) {
             response.release();
         }
@@ -118,7 +118,7 @@ impl DirectResponse {
     /// Ends the body.
     fn release(&mut self) {
         if let Some(connection) = self.connection.take().filter(|_| self.head.keeps) {
-            self.client.keep(self.origin.clone(), connection);
+            self.pool.keep(self.origin.clone(), connection);
         }
     }
 }

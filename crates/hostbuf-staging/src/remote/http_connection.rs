@@ -24,7 +24,7 @@ pub(super) struct HttpConnection {
     tls: Option<Box<TlsSession>>,
     /// Received bytes behind a head or a line.
     unread: BytesMut,
-    /// Whether bytes of the current answer have arrived.
+    /// True if bytes of the current answer have arrived.
     has_received: bool,
 }
 

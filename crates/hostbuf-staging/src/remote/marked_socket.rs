@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) struct MarkedSocket {
     pub(super) tcp: TcpStream,
     mark: u32,
-    /// Whether bytes come slowly, so that each read takes what is there.
+    /// True if bytes come slowly, so that each read takes what is there.
     is_slow: bool,
 }
 

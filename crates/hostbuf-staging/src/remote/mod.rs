@@ -1,5 +1,6 @@
 //! Objects of servers: HTTP, S3 and WebHDFS.
 
+mod connection_pool;
 mod connection_runtime;
 mod content_range;
 mod direct_client;
@@ -18,6 +19,7 @@ mod remote_error;
 mod remote_file;
 mod remote_object;
 mod remote_options;
+mod request_problem;
 mod request_threads;
 mod response_check;
 mod response_head;

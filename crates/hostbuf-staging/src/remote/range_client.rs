@@ -10,8 +10,8 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 
 use super::direct_client::DirectClient;
 use super::direct_response::DirectResponse;
-use super::http_client::request_problem;
 use super::remote_error::RemoteProblem;
+use super::request_problem::request_problem;
 
 /// The bytes that are read at a time of a text.
 const PART_OF_TEXT: usize = 8 << 10;
@@ -19,7 +19,7 @@ const PART_OF_TEXT: usize = 8 << 10;
 /// The client of the requests of one runtime. Clones have the same connections.
 #[derive(Clone)]
 pub(super) struct RangeClient {
-    /// Follows redirects, and knows proxies.
+    /// The client for redirects and proxies.
     pub(super) following: Client,
     pub(super) direct: Arc<DirectClient>,
     pub(super) proxies: Arc<Matcher>,

@@ -27,7 +27,7 @@ pub(super) struct RemoteObject {
     pub(super) shown: String,
     pub(super) version: ObjectVersion,
     pub(super) options: RemoteOptions,
-    /// Whether the server itself has answered, without a redirect.
+    /// True if the server itself has answered, without a redirect.
     is_direct: bool,
 }
 

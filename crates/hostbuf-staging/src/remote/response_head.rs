@@ -12,7 +12,7 @@ pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) framing: BodyFraming,
-    /// Whether the connection can be used for another request.
+    /// True if the connection can be used for another request.
     pub(super) keeps: bool,
 }
 

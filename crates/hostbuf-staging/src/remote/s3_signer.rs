@@ -9,9 +9,9 @@ use object_store::signer::Signer;
 use object_store::{ClientOptions, RetryConfig};
 use reqwest::{Client, Method, Url};
 
-use super::http_client::chain;
 use super::remote_error::RemoteProblem;
 use super::remote_options::RemoteOptions;
+use super::request_problem::chain;
 
 /// The time for which a signed address is valid: that of one request, and of a clock that differs.
 const VALID: Duration = Duration::from_secs(900);

@@ -24,7 +24,7 @@ pub(super) struct TlsSession {
     received: Box<[u8]>,
     /// The place of the records that are not decrypted yet.
     records: Range<usize>,
-    /// Records to send.
+    /// The records to send.
     outgoing: Vec<u8>,
     /// Decrypted bytes for which there was no room.
     decrypted: BytesMut,
