@@ -10,7 +10,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::direct_client::DirectClient;
+use super::get_client::GetClient;
 use super::range_client::RangeClient;
 use super::remote_error::RemoteProblem;
 use super::remote_options::RemoteOptions;
@@ -60,7 +60,7 @@ impl HttpClients {
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(RangeClient {
             following: HttpClients::built(builder)?,
-            direct: Arc::new(DirectClient::new(tls, self.headers.clone(), self.timeout)),
+            direct: Arc::new(GetClient::new(tls, self.headers.clone(), self.timeout)),
             proxies: self.proxies.clone(),
             timeout: self.timeout,
         })

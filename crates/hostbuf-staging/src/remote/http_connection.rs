@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::marked_socket::MarkedSocket;
+use super::low_water_socket::LowWaterSocket;
 use super::response_head::ResponseHead;
 use super::tls_session::TlsSession;
 
@@ -20,7 +20,7 @@ const PART_OF_HEAD: usize = 8 << 10;
 
 /// A connection for one request after the other. It is of no use after an error.
 pub(super) struct HttpConnection {
-    socket: MarkedSocket,
+    socket: LowWaterSocket,
     tls: Option<Box<TlsSession>>,
     /// Received bytes behind a head or a line.
     unread: BytesMut,
@@ -31,7 +31,7 @@ pub(super) struct HttpConnection {
 impl HttpConnection {
     pub(super) fn new(tcp: TcpStream) -> HttpConnection {
         HttpConnection {
-            socket: MarkedSocket::new(tcp),
+            socket: LowWaterSocket::new(tcp),
             tls: None,
             unread: BytesMut::new(),
             has_received: false,
@@ -54,7 +54,7 @@ impl HttpConnection {
             return false;
         }
         match &mut self.tls {
-            Some(tls) => tls.is_quiet(&self.socket),
+            Some(tls) => tls.is_idle(&self.socket),
             None => {
                 let read = self.socket.tcp.try_read(&mut [0]);
                 matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)

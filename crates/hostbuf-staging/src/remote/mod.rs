@@ -3,12 +3,12 @@
 mod connection_pool;
 mod connection_runtime;
 mod content_range;
-mod direct_client;
-mod direct_response;
 mod easy_threads;
+mod get_client;
+mod get_response;
 mod http_client;
 mod http_connection;
-mod marked_socket;
+mod low_water_socket;
 mod object_address;
 mod object_version;
 mod range_client;

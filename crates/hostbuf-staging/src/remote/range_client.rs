@@ -8,8 +8,8 @@ use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::header::HeaderMap;
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 
-use super::direct_client::DirectClient;
-use super::direct_response::DirectResponse;
+use super::get_client::GetClient;
+use super::get_response::GetResponse;
 use super::remote_error::RemoteProblem;
 use super::request_problem::request_problem;
 
@@ -21,14 +21,14 @@ const PART_OF_TEXT: usize = 8 << 10;
 pub(super) struct RangeClient {
     /// The client for redirects and proxies.
     pub(super) following: Client,
-    pub(super) direct: Arc<DirectClient>,
+    pub(super) direct: Arc<GetClient>,
     pub(super) proxies: Arc<Matcher>,
     pub(super) timeout: Duration,
 }
 
 /// An answer, whose body is received by and by.
 pub(super) enum RangeResponse {
-    Direct(Box<DirectResponse>),
+    Direct(Box<GetResponse>),
     Following { response: Response, is_redirected: bool },
 }
 

@@ -13,7 +13,7 @@ use rustls::unbuffered::{
 };
 use tokio::io::AsyncWriteExt;
 
-use super::marked_socket::MarkedSocket;
+use super::low_water_socket::LowWaterSocket;
 
 /// The bytes that are received at a time: several records, which stay in the processor's cache.
 const RECEIVED: usize = 128 << 10;
@@ -42,7 +42,7 @@ enum SessionState {
 impl TlsSession {
     /// Makes a session by a handshake.
     pub(super) async fn new(
-        socket: &mut MarkedSocket,
+        socket: &mut LowWaterSocket,
         settings: Arc<ClientConfig>,
         server: ServerName<'static>,
     ) -> io::Result<TlsSession> {
@@ -69,7 +69,7 @@ impl TlsSession {
     /// the number of bytes: 0 if the server has ended the session.
     pub(super) async fn read(
         &mut self,
-        socket: &mut MarkedSocket,
+        socket: &mut LowWaterSocket,
         into: &mut impl BufMut,
         expected: u64,
     ) -> io::Result<usize> {
@@ -93,7 +93,7 @@ impl TlsSession {
     }
 
     /// Sends bytes.
-    pub(super) async fn write_all(&mut self, socket: &mut MarkedSocket, bytes: &[u8]) -> io::Result<()> {
+    pub(super) async fn write_all(&mut self, socket: &mut LowWaterSocket, bytes: &[u8]) -> io::Result<()> {
         let TlsSession { connection, received, records, outgoing, .. } = self;
         let UnbufferedStatus { discard, state, .. } =
             connection.process_tls_records(&mut received[records.clone()]);
@@ -108,7 +108,7 @@ impl TlsSession {
 
     /// Returns whether the server has sent no bytes since the last read, and has not ended the
     /// session. It may have sent records of the session itself.
-    pub(super) fn is_quiet(&mut self, socket: &MarkedSocket) -> bool {
+    pub(super) fn is_idle(&mut self, socket: &LowWaterSocket) -> bool {
         loop {
             self.make_room();
             match socket.tcp.try_read(&mut self.received[self.records.end..]) {
@@ -161,7 +161,7 @@ impl TlsSession {
         }
     }
 
-    async fn flush(&mut self, socket: &mut MarkedSocket) -> io::Result<()> {
+    async fn flush(&mut self, socket: &mut LowWaterSocket) -> io::Result<()> {
         if !self.outgoing.is_empty() {
             socket.tcp.write_all(&self.outgoing).await?;
             self.outgoing.clear();
@@ -170,7 +170,7 @@ impl TlsSession {
     }
 
     /// Receives records. Returns the number of bytes.
-    async fn receive(&mut self, socket: &mut MarkedSocket, expected: u64) -> io::Result<usize> {
+    async fn receive(&mut self, socket: &mut LowWaterSocket, expected: u64) -> io::Result<usize> {
         self.make_room();
         // The bytes of a record that is not complete are no longer on their way.
         let expected = expected.saturating_sub(self.records.len() as u64);

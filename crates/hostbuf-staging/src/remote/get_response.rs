@@ -12,7 +12,7 @@ use super::request_problem::chain;
 use super::response_head::{BodyFraming, ResponseHead};
 
 /// An answer, whose body is received by and by.
-pub(super) struct DirectResponse {
+pub(super) struct GetResponse {
     pub(super) head: ResponseHead,
     pool: Arc<ConnectionPool>,
     origin: String,
@@ -30,15 +30,15 @@ enum ChunkState {
     Trailers,
 }
 
-impl DirectResponse {
+impl GetResponse {
     pub(super) fn new(
         pool: Arc<ConnectionPool>,
         origin: String,
         head: ResponseHead,
         connection: HttpConnection,
-    ) -> DirectResponse {
+    ) -> GetResponse {
         let connection = Some(connection);
-        let mut response = DirectResponse { head, pool, origin, connection, chunk: ChunkState::Size };
+        let mut response = GetResponse { head, pool, origin, connection, chunk: ChunkState::Size };
         if response.head.framing == BodyFraming::Length(0) {
             response.release();
         }

@@ -19,16 +19,16 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A TCP socket that reports bytes when many have arrived: the thread wakes up a few times for each
 /// MiB, also if the server sends it in small parts.
-pub(super) struct MarkedSocket {
+pub(super) struct LowWaterSocket {
     pub(super) tcp: TcpStream,
     mark: u32,
     /// True if bytes come slowly, so that each read takes what is there.
     is_slow: bool,
 }
 
-impl MarkedSocket {
-    pub(super) fn new(tcp: TcpStream) -> MarkedSocket {
-        MarkedSocket { tcp, mark: 1, is_slow: false }
+impl LowWaterSocket {
+    pub(super) fn new(tcp: TcpStream) -> LowWaterSocket {
+        LowWaterSocket { tcp, mark: 1, is_slow: false }
     }
 
     /// Reads bytes into `into`, which has room. At least `expected` bytes are on their way. Returns

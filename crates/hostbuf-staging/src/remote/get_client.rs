@@ -13,7 +13,7 @@ use rustls::pki_types::ServerName;
 use tower_service::Service;
 
 use super::connection_pool::ConnectionPool;
-use super::direct_response::{DirectResponse, cut};
+use super::get_response::{GetResponse, cut};
 use super::http_connection::HttpConnection;
 use super::remote_error::RemoteProblem;
 use super::request_problem::{chain, is_tls};
@@ -23,7 +23,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Connections of one runtime, whose bytes go to their place without a buffer in between. It
 /// follows no redirects, and knows no proxies.
-pub(super) struct DirectClient {
+pub(super) struct GetClient {
     tls: Arc<ClientConfig>,
     headers: HeaderMap,
     timeout: Duration,
@@ -31,19 +31,19 @@ pub(super) struct DirectClient {
     pool: Arc<ConnectionPool>,
 }
 
-impl DirectClient {
+impl GetClient {
     /// Makes a client that sends `headers` with each request.
-    pub(super) fn new(tls: ClientConfig, headers: HeaderMap, timeout: Duration) -> DirectClient {
+    pub(super) fn new(tls: ClientConfig, headers: HeaderMap, timeout: Duration) -> GetClient {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
         connector.set_nodelay(true);
         connector.set_keepalive(Some(KEEPALIVE));
         connector.set_connect_timeout(Some(timeout));
-        DirectClient { tls: Arc::new(tls), headers, timeout, connector, pool: Arc::default() }
+        GetClient { tls: Arc::new(tls), headers, timeout, connector, pool: Arc::default() }
     }
 
     /// Sends a request for GET, and receives the head of the answer.
-    pub(super) async fn get(&self, request: &Request) -> Result<DirectResponse, RemoteProblem> {
+    pub(super) async fn get(&self, request: &Request) -> Result<GetResponse, RemoteProblem> {
         let url = request.url();
         let origin = origin(url);
         let text = self.encode(request);
@@ -53,13 +53,13 @@ impl DirectClient {
                 Err(_) if !connection.has_received() => {}
                 result => {
                     let head = result.map_err(cut)?;
-                    return Ok(DirectResponse::new(self.pool.clone(), origin, head, connection));
+                    return Ok(GetResponse::new(self.pool.clone(), origin, head, connection));
                 }
             }
         }
         let mut connection = self.connect(url).await?;
         let head = connection.exchange(&text).await.map_err(cut)?;
-        Ok(DirectResponse::new(self.pool.clone(), origin, head, connection))
+        Ok(GetResponse::new(self.pool.clone(), origin, head, connection))
     }
 
     fn encode(&self, request: &Request) -> Vec<u8> {
