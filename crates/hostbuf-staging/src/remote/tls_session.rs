@@ -17,6 +17,8 @@ use super::low_water_socket::LowWaterSocket;
 
 /// The bytes that are received at a time: several records, which stay in the processor's cache.
 const RECEIVED: usize = 128 << 10;
+/// The most reads of an idle session, whose server may send tickets.
+const MOST_IDLE_READS: usize = 8;
 
 /// The TLS of a connection. Records are decrypted where they were received.
 pub(super) struct TlsSession {
@@ -28,6 +30,10 @@ pub(super) struct TlsSession {
     outgoing: Vec<u8>,
     /// Decrypted bytes for which there was no room.
     decrypted: BytesMut,
+    /// True after the alert `close_notify`, which rustls reports only once.
+    is_closed: bool,
+    /// The failure of the record after the last bytes that were read.
+    failure: Option<io::Error>,
 }
 
 /// The state after all complete records.
@@ -49,15 +55,23 @@ impl TlsSession {
         let connection = UnbufferedClientConnection::new(settings, server).map_err(invalid)?;
         let received = vec![0; RECEIVED].into_boxed_slice();
         let (outgoing, decrypted) = (Vec::new(), BytesMut::new());
-        let mut session = TlsSession { connection, received, records: 0..0, outgoing, decrypted };
+        let (records, is_closed, failure) = (0..0, false, None);
+        let mut session =
+            TlsSession { connection, received, records, outgoing, decrypted, is_closed, failure };
         loop {
-            let state = session.process(&mut BytesMut::new());
+            let mut unrequested = BytesMut::new();
+            let state = session.process(&mut unrequested);
             if state.is_err() {
-                // The alert, which states the reason to the server.
+                // Encodes the alert, which states the reason to the server.
                 let _ = session.process(&mut BytesMut::new());
             }
-            session.flush(socket).await?;
-            match state? {
+            let flushed = session.flush(socket).await;
+            let state = state?;
+            flushed?;
+            if !unrequested.is_empty() {
+                return Err(unrequested_bytes());
+            }
+            match state {
                 SessionState::Open => return Ok(session),
                 SessionState::Handshake if session.receive(socket, 1).await? > 0 => {}
                 _ => return Err(cut()),
@@ -65,7 +79,8 @@ impl TlsSession {
         }
     }
 
-    /// Reads bytes into `into`, which has room. The server sends at least `expected` bytes. Returns
+    /// Reads bytes into `into`, which has room. The server has at least `expected` bytes
+    /// to send. Returns
     /// the number of bytes: 0 if the server has ended the session.
     pub(super) async fn read(
         &mut self,
@@ -79,24 +94,46 @@ impl TlsSession {
             self.decrypted.advance(bytes);
             return Ok(bytes);
         }
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
         let room = into.remaining_mut();
         loop {
-            let state = self.process(into)?;
+            let state = self.process(into);
+            let bytes = room - into.remaining_mut();
+            if bytes > 0 {
+                // They count, also if the next record is invalid.
+                self.failure = state.err();
+                return Ok(bytes);
+            }
+            let state = state?;
             self.flush(socket).await?;
-            match room - into.remaining_mut() {
-                0 if state == SessionState::Closed => return Ok(0),
-                0 if self.receive(socket, expected).await? == 0 => return Err(cut()),
-                0 => {}
-                bytes => return Ok(bytes),
+            if state == SessionState::Closed {
+                return Ok(0);
+            }
+            if self.receive(socket, expected).await? == 0 {
+                return Err(cut());
             }
         }
     }
 
-    /// Sends bytes.
+    /// Sends a request.
     pub(super) async fn write_all(&mut self, socket: &mut LowWaterSocket, bytes: &[u8]) -> io::Result<()> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let mut unrequested = BytesMut::new();
+        let state = self.process(&mut unrequested)?;
+        if !unrequested.is_empty() || !self.decrypted.is_empty() {
+            return Err(unrequested_bytes());
+        }
+        if state != SessionState::Open {
+            return Err(cut());
+        }
         let TlsSession { connection, received, records, outgoing, .. } = self;
         let UnbufferedStatus { discard, state, .. } =
             connection.process_tls_records(&mut received[records.clone()]);
+        // All complete records were processed above.
         let ConnectionState::WriteTraffic(mut traffic) = state.map_err(invalid)? else { return Err(cut()) };
         append(outgoing, |room| match traffic.encrypt(bytes, room) {
             Err(EncryptError::InsufficientSize(error)) => Err(Ok(error)),
@@ -107,22 +144,26 @@ impl TlsSession {
     }
 
     /// Returns whether the server has sent no bytes since the last read, and has not ended the
-    /// session. It may have sent records of the session itself.
+    /// session. It may have sent records of the session itself, such as tickets.
     pub(super) fn is_idle(&mut self, socket: &LowWaterSocket) -> bool {
-        loop {
+        for _ in 0..MOST_IDLE_READS {
+            let mut unrequested = BytesMut::new();
+            let state = self.process(&mut unrequested);
+            let is_open = self.failure.is_none() && matches!(state, Ok(SessionState::Open));
+            if !is_open || !unrequested.is_empty() {
+                return false;
+            }
             self.make_room();
             match socket.tcp.try_read(&mut self.received[self.records.end..]) {
                 Ok(bytes) if bytes > 0 => self.records.end += bytes,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // The beginning of a record may be that of bytes that nobody has requested.
+                    return self.records.is_empty() && self.decrypted.is_empty() && self.outgoing.is_empty();
+                }
                 _ => return false,
             }
-            let mut unexpected = BytesMut::new();
-            let state = self.process(&mut unexpected);
-            if !unexpected.is_empty() || !matches!(state, Ok(SessionState::Open)) {
-                return false;
-            }
         }
-        self.decrypted.is_empty() && self.outgoing.is_empty()
+        false
     }
 
     /// Decrypts the records that were received, until `into` is full.
@@ -150,9 +191,14 @@ impl TlsSession {
                 }
                 // The caller sends it.
                 ConnectionState::TransmitTlsData(data) => data.done(),
-                ConnectionState::BlockedHandshake => reached = Some(SessionState::Handshake),
-                ConnectionState::WriteTraffic(_) => reached = Some(SessionState::Open),
-                _ => reached = Some(SessionState::Closed),
+                ConnectionState::WriteTraffic(_) if !self.is_closed => reached = Some(SessionState::Open),
+                ConnectionState::BlockedHandshake if !self.is_closed => {
+                    reached = Some(SessionState::Handshake);
+                }
+                _ => {
+                    self.is_closed = true;
+                    reached = Some(SessionState::Closed);
+                }
             }
             self.records.start += discard;
             if let Some(state) = reached {
@@ -172,7 +218,7 @@ impl TlsSession {
     /// Receives records. Returns the number of bytes.
     async fn receive(&mut self, socket: &mut LowWaterSocket, expected: u64) -> io::Result<usize> {
         self.make_room();
-        // The bytes of a record that is not complete are no longer on their way.
+        // The bytes of a record that is not complete have arrived.
         let expected = expected.saturating_sub(self.records.len() as u64);
         let bytes = socket.read(&mut &mut self.received[self.records.end..], expected).await?;
         self.records.end += bytes;
@@ -212,4 +258,9 @@ fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
 
 fn cut() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the server has closed the connection")
+}
+
+/// Makes the error of bytes that belong to no request.
+fn unrequested_bytes() -> io::Error {
+    io::Error::other("the server has sent bytes that belong to no request")
 }
