@@ -37,7 +37,7 @@ impl ConnectionPool {
         idle.retain(|unused| unused.since.elapsed() < IDLE);
         while let Some(index) = idle.iter().rposition(|unused| unused.origin == origin) {
             let mut connection = idle.swap_remove(index).connection;
-            if connection.is_quiet() {
+            if connection.is_reusable() {
                 return Some(connection);
             }
         }

@@ -1,4 +1,4 @@
-//! An answer whose body is received in its place.
+//! A response whose body is received in the caller's memory.
 
 use std::io;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use bytes::BufMut;
 
 use super::connection_pool::ConnectionPool;
-use super::http_connection::{HttpConnection, end_of_connection};
+use super::http_connection::{HEAD_BYTES, HttpConnection, end_of_connection, invalid};
 use super::remote_error::RemoteProblem;
 use super::request_problem::chain;
 use super::response_head::{BodyFraming, ResponseHead};
 
-/// An answer, whose body is received by and by.
+/// A response. Its body is received by the reads.
 pub(super) struct GetResponse {
     pub(super) head: ResponseHead,
     pool: Arc<ConnectionPool>,
     origin: String,
-    /// `None` behind the end of the body.
+    /// `None` after the end of the body.
     connection: Option<HttpConnection>,
     chunk: ChunkState,
 }
@@ -27,7 +27,8 @@ enum ChunkState {
     Size,
     Data(u64),
     EndOfData,
-    Trailers,
+    /// The bytes of the trailers so far.
+    Trailers(usize),
 }
 
 impl GetResponse {
@@ -97,27 +98,29 @@ impl GetResponse {
                 ChunkState::EndOfData if connection.read_line().await?.is_empty() => {
                     self.chunk = ChunkState::Size;
                 }
-                ChunkState::EndOfData => return Err(io::Error::other("invalid HTTP: the end of a chunk")),
+                ChunkState::EndOfData => return Err(invalid("the end of a chunk")),
                 ChunkState::Size => {
                     let line = connection.read_line().await?;
                     self.chunk = match chunk_size(&line) {
-                        Some(0) => ChunkState::Trailers,
+                        Some(0) => ChunkState::Trailers(0),
                         Some(bytes) => ChunkState::Data(bytes),
-                        None => return Err(io::Error::other("invalid HTTP: the length of a chunk")),
+                        None => return Err(invalid("the length of a chunk")),
                     };
                 }
-                ChunkState::Trailers => {
-                    if connection.read_line().await?.is_empty() {
-                        self.release();
-                    }
-                }
+                ChunkState::Trailers(bytes) => match connection.read_line().await?.len() {
+                    0 => self.release(),
+                    _ if bytes >= HEAD_BYTES => return Err(invalid("too many trailers")),
+                    more => self.chunk = ChunkState::Trailers(bytes + more),
+                },
             }
         }
     }
 
-    /// Ends the body.
+    /// Ends the body. Keeps the connection if nothing follows the response.
     fn release(&mut self) {
-        if let Some(connection) = self.connection.take().filter(|_| self.head.keeps) {
+        let connection = self.connection.take();
+        let may_persist = |connection: &HttpConnection| self.head.is_persistent && !connection.has_unread();
+        if let Some(connection) = connection.filter(may_persist) {
             self.pool.keep(self.origin.clone(), connection);
         }
     }
@@ -136,9 +139,14 @@ async fn read_some(connection: &mut HttpConnection, into: &mut impl BufMut, most
     }
 }
 
-/// Parses the line in front of a chunk.
+/// Parses the line before the bytes of a chunk: their number, and extensions, which are ignored.
 fn chunk_size(line: &[u8]) -> Option<u64> {
-    let digits = line.split(|&byte| byte == b';').next()?.trim_ascii();
-    let is_valid = !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit);
-    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok().filter(|_| is_valid)
+    let size = line.split(|&byte| byte == b';').next()?;
+    let blanks = size.iter().rev().take_while(|&&byte| matches!(byte, b' ' | b'\t')).count();
+    let digits = &size[..size.len() - blanks];
+    // The parser of numbers also accepts a sign.
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, BytesMut};
+use reqwest::StatusCode;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::AsyncWriteExt;
@@ -13,18 +14,19 @@ use super::low_water_socket::LowWaterSocket;
 use super::response_head::ResponseHead;
 use super::tls_session::TlsSession;
 
-/// The most bytes of a head, and of a line of a chunked body.
-const HEAD: usize = 64 << 10;
+/// The most bytes of the heads of one response, of a line of a chunked body, and of its trailers.
+pub(super) const HEAD_BYTES: usize = 64 << 10;
 /// The bytes that are received at a time while a head is missing.
 const PART_OF_HEAD: usize = 8 << 10;
 
-/// A connection for one request after the other. It is of no use after an error.
+/// A connection for one request after the other. It must be dropped after an error, and after a
+/// response that was not received to its end.
 pub(super) struct HttpConnection {
     socket: LowWaterSocket,
     tls: Option<Box<TlsSession>>,
-    /// Received bytes behind a head or a line.
+    /// The received bytes after a head or a line.
     unread: BytesMut,
-    /// True if bytes of the current answer have arrived.
+    /// True if bytes of the current response have arrived.
     has_received: bool,
 }
 
@@ -48,9 +50,9 @@ impl HttpConnection {
         Ok(HttpConnection { tls: Some(Box::new(session)), ..self })
     }
 
-    /// Returns whether the server has neither closed the connection nor sent anything.
-    pub(super) fn is_quiet(&mut self) -> bool {
-        if !self.unread.is_empty() {
+    /// Returns whether the server has neither closed the idle connection nor sent anything.
+    pub(super) fn is_reusable(&mut self) -> bool {
+        if self.has_unread() {
             return false;
         }
         match &mut self.tls {
@@ -62,42 +64,55 @@ impl HttpConnection {
         }
     }
 
-    /// Ends an answer.
+    /// Returns whether bytes were received that no response has claimed.
+    pub(super) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// Prepares the connection for the next request.
     pub(super) fn reset(&mut self) -> io::Result<()> {
         self.socket.reset()
     }
 
-    /// Returns whether bytes of the answer to the last request have arrived.
+    /// Returns whether bytes of the response to the last request have arrived.
     pub(super) fn has_received(&self) -> bool {
         self.has_received
     }
 
-    /// Sends a request, and receives the head of the answer.
+    /// Sends a request, and receives the head of the response.
     pub(super) async fn exchange(&mut self, request: &[u8]) -> io::Result<ResponseHead> {
         self.has_received = false;
         match &mut self.tls {
             Some(tls) => tls.write_all(&mut self.socket, request).await?,
             None => self.socket.tcp.write_all(request).await?,
         }
+        let mut informational = 0;
         loop {
             let found = ResponseHead::parse(&self.unread).map_err(io::Error::other)?;
-            if let Some((head, length)) = found {
-                self.unread.advance(length);
-                // Another head follows one that only informs.
-                if !head.status.is_informational() {
-                    return Ok(head);
-                }
-            } else {
+            let Some((head, length)) = found else {
                 self.receive().await?;
                 self.has_received = true;
+                continue;
+            };
+            self.unread.advance(length);
+            if !head.status.is_informational() {
+                return Ok(head);
+            }
+            // The final response follows an informational one (RFC 9110, section 15.2).
+            informational += length;
+            if head.status == StatusCode::SWITCHING_PROTOCOLS {
+                return Err(invalid("another protocol, which was not requested"));
+            }
+            if informational > HEAD_BYTES {
+                return Err(invalid("too many informational responses"));
             }
         }
     }
 
-    /// Reads bytes of a body into `into`, which has room. The server sends at least `expected`
-    /// bytes. Returns the number of bytes: 0 at the end of the connection.
+    /// Reads bytes of a body into `into`, which has room. The server has at least `expected` bytes
+    /// to send. Returns the number of bytes: 0 at the end of the connection.
     pub(super) async fn read(&mut self, into: &mut impl BufMut, expected: u64) -> io::Result<usize> {
-        if !self.unread.is_empty() {
+        if self.has_unread() {
             let bytes = self.unread.len().min(into.remaining_mut());
             into.put_slice(&self.unread[..bytes]);
             self.unread.advance(bytes);
@@ -109,22 +124,27 @@ impl HttpConnection {
         }
     }
 
-    /// Reads a line of a chunked body, without its end.
+    /// Reads a line of a chunked body, without the CRLF at its end.
     pub(super) async fn read_line(&mut self) -> io::Result<BytesMut> {
         loop {
             if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
                 let mut line = self.unread.split_to(end + 1);
-                line.truncate(if line.ends_with(b"\r\n") { end - 1 } else { end });
+                line.truncate(end);
+                // A parser that takes CR or LF alone for an end finds other lines.
+                if line.iter().position(|&byte| byte == b'\r').is_none_or(|at| at + 1 != end) {
+                    return Err(invalid("the end of a line"));
+                }
+                line.truncate(end - 1);
                 return Ok(line);
             }
             self.receive().await?;
         }
     }
 
-    /// Receives bytes behind those that are not read yet.
+    /// Receives bytes after those that are not read yet.
     async fn receive(&mut self) -> io::Result<()> {
-        if self.unread.len() >= HEAD {
-            return Err(io::Error::other(format!("invalid HTTP: a head of more than {HEAD} bytes")));
+        if self.unread.len() >= HEAD_BYTES {
+            return Err(invalid(&format!("a head or a line of more than {HEAD_BYTES} bytes")));
         }
         self.unread.reserve(PART_OF_HEAD);
         let into = &mut (&mut self.unread).limit(PART_OF_HEAD);
@@ -139,10 +159,15 @@ impl HttpConnection {
     }
 }
 
-/// Makes the error of a connection that ends within an answer.
+/// Makes the error of a response that breaks the rules of HTTP.
+pub(super) fn invalid(what: &str) -> io::Error {
+    io::Error::other(format!("invalid HTTP: {what}"))
+}
+
+/// Makes the error of a connection that ends within a response.
 pub(super) fn end_of_connection() -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
-        "the server has closed the connection before the end of its answer",
+        "the server has closed the connection before the end of its response",
     )
 }
