@@ -13,10 +13,11 @@ pub(super) struct ConnectionRuntime {
 }
 
 impl ConnectionRuntime {
-    pub(super) fn new(clients: &HttpClients) -> Result<ConnectionRuntime, RemoteProblem> {
+    /// Makes a runtime for at most `requests` requests at a time.
+    pub(super) fn new(clients: &HttpClients, requests: usize) -> Result<ConnectionRuntime, RemoteProblem> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| RemoteProblem::Connect { why: format!("starting a runtime: {error}") })?;
-        Ok(ConnectionRuntime { client: clients.client()?, runtime })
+        Ok(ConnectionRuntime { client: clients.client(requests)?, runtime })
     }
 }

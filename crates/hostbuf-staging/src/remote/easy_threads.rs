@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tracing::Span;
 
+use super::connection_pool::LONGEST_IDLE;
 use super::connection_runtime::ConnectionRuntime;
 use super::http_client::HttpClients;
 use super::range_client::RangeClient;
@@ -57,9 +58,8 @@ impl EasyThreads {
         let idle = self.idle.lock().ignore_poison().pop();
         let connections = match idle {
             Some(connections) => connections,
-            None => {
-                ConnectionRuntime::new(&self.clients).map_err(|problem| RemoteError::before("", problem))?
-            }
+            None => ConnectionRuntime::new(&self.clients, 1)
+                .map_err(|problem| RemoteError::before("", problem))?,
         };
         let client = connections.client.clone();
         let result = connections.runtime.block_on(async {
@@ -69,7 +69,12 @@ impl EasyThreads {
             yield_now().await;
             request(client).await
         });
-        self.idle.lock().ignore_poison().push(connections);
+        let mut idle = self.idle.lock().ignore_poison();
+        // No thread drives these, so a thread that reads closes their connections.
+        for unused in idle.iter() {
+            unused.client.own.pool().close_expired(LONGEST_IDLE);
+        }
+        idle.push(connections);
         result
     }
 

@@ -16,6 +16,9 @@ use super::remote_error::RemoteProblem;
 use super::remote_options::RemoteOptions;
 use super::request_problem::chain;
 
+/// The fewest idle connections that a runtime may keep, for clients that read from many servers.
+const FEWEST_CONNECTIONS: usize = 32;
+
 /// The settings of HTTP clients. A client belongs to one runtime, whose thread drives its
 /// connections.
 pub(super) struct HttpClients {
@@ -47,8 +50,8 @@ impl HttpClients {
         Ok(HttpClients { tls, proxies, headers, timeout: options.timeout })
     }
 
-    /// Makes a client for one runtime.
-    pub(super) fn client(&self) -> Result<RangeClient, RemoteProblem> {
+    /// Makes a client for one runtime, which sends at most `requests` requests at a time.
+    pub(super) fn client(&self, requests: usize) -> Result<RangeClient, RemoteProblem> {
         // Ranges in parallel want connections of their own, which HTTP/2 does not use.
         let builder = Client::builder()
             .http1_only()
@@ -58,9 +61,10 @@ impl HttpClients {
             .tcp_nodelay(true);
         let mut tls = self.tls.clone();
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let connections = requests.max(FEWEST_CONNECTIONS);
         Ok(RangeClient {
-            following: HttpClients::built(builder)?,
-            direct: Arc::new(GetClient::new(tls, self.headers.clone(), self.timeout)),
+            library: HttpClients::built(builder)?,
+            own: Arc::new(GetClient::new(tls, self.headers.clone(), self.timeout, connections)),
             proxies: self.proxies.clone(),
             timeout: self.timeout,
         })

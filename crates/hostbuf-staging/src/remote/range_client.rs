@@ -19,46 +19,47 @@ const PART_OF_TEXT: usize = 8 << 10;
 /// The client of the requests of one runtime. Clones have the same connections.
 #[derive(Clone)]
 pub(super) struct RangeClient {
-    /// The client for redirects and proxies.
-    pub(super) following: Client,
-    pub(super) direct: Arc<GetClient>,
+    /// The client for redirects, proxies, and all that [`GetClient`] cannot send.
+    pub(super) library: Client,
+    pub(super) own: Arc<GetClient>,
     pub(super) proxies: Arc<Matcher>,
     pub(super) timeout: Duration,
 }
 
-/// An answer, whose body is received by and by.
+/// A response of either client. Its body is received by the reads.
 pub(super) enum RangeResponse {
-    Direct(Box<GetResponse>),
-    Following { response: Response, is_redirected: bool },
+    Own(Box<GetResponse>),
+    Library { response: Response, is_redirected: bool },
 }
 
 impl RangeClient {
-    /// Sends a request, and receives the head of the answer.
+    /// Sends a request, and receives the head of the response. `may_use_own` permits [`GetClient`].
     pub(super) async fn send(
         &self,
         request: RequestBuilder,
-        is_direct: bool,
+        may_use_own: bool,
     ) -> Result<RangeResponse, RemoteProblem> {
         let request = request.build().map_err(|error| request_problem(error, self.timeout))?;
-        if is_direct && !self.has_proxy(request.url().as_str()) {
-            let response = self.direct.get(&request).await?;
+        if may_use_own && self.own.can_send(&request) && !self.has_proxy(request.url().as_str()) {
+            let response = self.own.send(&request).await?;
             if !is_redirect(response.head.status) {
-                return Ok(RangeResponse::Direct(Box::new(response)));
+                return Ok(RangeResponse::Own(Box::new(response)));
             }
+            tracing::debug!(status = %response.head.status, "a redirect, which the library follows");
         }
         let url = request.url().clone();
-        let response = self.following.execute(request).await;
+        let response = self.library.execute(request).await;
         let response = response.map_err(|error| request_problem(error, self.timeout))?;
-        Ok(RangeResponse::Following { is_redirected: *response.url() != url, response })
+        Ok(RangeResponse::Library { is_redirected: *response.url() != url, response })
     }
 
     fn has_proxy(&self, url: &str) -> bool {
-        // An address that this parser refuses is left to the other client.
+        // An address that this parser refuses is left to the library.
         url.parse().map_or(true, |uri| self.proxies.intercept(&uri).is_some())
     }
 }
 
-/// Returns whether the other client follows an answer.
+/// Returns whether the library follows a response of this status.
 fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
@@ -66,29 +67,29 @@ fn is_redirect(status: StatusCode) -> bool {
 impl RangeResponse {
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            RangeResponse::Direct(response) => response.head.status,
-            RangeResponse::Following { response, .. } => response.status(),
+            RangeResponse::Own(response) => response.head.status,
+            RangeResponse::Library { response, .. } => response.status(),
         }
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
         match self {
-            RangeResponse::Direct(response) => &response.head.headers,
-            RangeResponse::Following { response, .. } => response.headers(),
+            RangeResponse::Own(response) => &response.head.headers,
+            RangeResponse::Library { response, .. } => response.headers(),
         }
     }
 
     /// Returns the length of the body, if the server has stated it.
     pub(super) fn content_length(&self) -> Option<u64> {
         match self {
-            RangeResponse::Direct(response) => response.content_length(),
-            RangeResponse::Following { response, .. } => response.content_length(),
+            RangeResponse::Own(response) => response.content_length(),
+            RangeResponse::Library { response, .. } => response.content_length(),
         }
     }
 
-    /// Returns whether the answer is that of a server to which the request was redirected.
+    /// Returns whether another address has answered, to which the request was redirected.
     pub(super) fn is_redirected(&self) -> bool {
-        matches!(self, RangeResponse::Following { is_redirected: true, .. })
+        matches!(self, RangeResponse::Library { is_redirected: true, .. })
     }
 
     /// Reads bytes of the body into `into`, if there is room for at most `most` and at least one.
@@ -103,10 +104,10 @@ impl RangeResponse {
         limit: Duration,
     ) -> Result<usize, RemoteProblem> {
         match self {
-            RangeResponse::Direct(response) => {
+            RangeResponse::Own(response) => {
                 response.read(&mut into.limit(usize::try_from(most).unwrap_or(usize::MAX))).await
             }
-            RangeResponse::Following { response, .. } => {
+            RangeResponse::Library { response, .. } => {
                 let chunk = loop {
                     match response.chunk().await.map_err(|error| request_problem(error, limit))? {
                         Some(chunk) if chunk.is_empty() => {}

@@ -10,8 +10,10 @@ use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::thread::{self, Thread};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
 use tracing::{Instrument, Span};
 
+use super::connection_pool::LONGEST_IDLE;
 use super::connection_runtime::ConnectionRuntime;
 use super::http_client::HttpClients;
 use super::range_client::RangeClient;
@@ -61,7 +63,7 @@ impl Reactors {
         let (next, fork_guard) = (AtomicUsize::new(0), ForkGuard::current());
         let mut reactors = Reactors { queues: Vec::new(), threads: Vec::new(), next, requests, fork_guard };
         for _ in 0..threads {
-            let connections = ConnectionRuntime::new(clients)?;
+            let connections = ConnectionRuntime::new(clients, requests)?;
             let (queue, queued) = unbounded_channel();
             let serving = move || serve(&connections, queued, requests);
             let thread = thread::spawn(c"hostbuf-reactor", serving);
@@ -122,7 +124,15 @@ impl Reactors {
 fn serve(connections: &ConnectionRuntime, mut queued: UnboundedReceiver<PartRequest>, requests: usize) {
     connections.runtime.block_on(async {
         let limit = Arc::new(Semaphore::new(requests));
-        while let Some(request) = queued.recv().await {
+        loop {
+            let request = match timeout(LONGEST_IDLE, queued.recv()).await {
+                Ok(Some(request)) => request,
+                Ok(None) => return,
+                Err(_) => {
+                    connections.client.own.pool().close_expired(LONGEST_IDLE);
+                    continue;
+                }
+            };
             // The semaphore is never closed.
             let Ok(permit) = limit.clone().acquire_owned().await else { return };
             let client = connections.client.clone();

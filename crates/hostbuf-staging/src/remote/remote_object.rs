@@ -27,8 +27,8 @@ pub(super) struct RemoteObject {
     pub(super) shown: String,
     pub(super) version: ObjectVersion,
     pub(super) options: RemoteOptions,
-    /// True if the server itself has answered, without a redirect.
-    is_direct: bool,
+    /// True if the first request was redirected, as all further ones may be.
+    is_redirected: bool,
 }
 
 impl RemoteObject {
@@ -47,8 +47,8 @@ impl RemoteObject {
                 _ => http_version(&client, &address, limit).await,
             };
             let failed = match version {
-                Ok((version, is_direct)) => {
-                    return Ok(RemoteObject { address, shown, version, options, is_direct });
+                Ok((version, is_redirected)) => {
+                    return Ok(RemoteObject { address, shown, version, options, is_redirected });
                 }
                 Err(failed) => failed,
             };
@@ -64,7 +64,7 @@ impl RemoteObject {
         client: &RangeClient,
         range: &Range<u64>,
     ) -> Result<(RangeResponse, AcceptedRange), FailedAttempt> {
-        let response = send(client, &self.address, range, self.options.timeout, self.is_direct).await?;
+        let response = send(client, &self.address, range, self.options.timeout, !self.is_redirected).await?;
         let accepted = match self.address {
             ObjectAddress::WebHdfs(_) => check_web_hdfs(&response, range),
             _ => check_range(&response, range, Some(&self.version)),
@@ -86,16 +86,16 @@ async fn send(
     address: &ObjectAddress,
     range: &Range<u64>,
     limit: Duration,
-    is_direct: bool,
+    may_use_own: bool,
 ) -> Result<RangeResponse, RemoteProblem> {
-    let request = match timeout(limit, address.request(&client.following, range)).await {
+    let request = match timeout(limit, address.request(&client.library, range)).await {
         Ok(request) => request?,
         Err(_) => {
             let why = format!("the service that gives them sent nothing for {limit:?}");
             return Err(RemoteProblem::Credentials { why });
         }
     };
-    within(limit, client.send(request, is_direct)).await
+    within(limit, client.send(request, may_use_own)).await
 }
 
 /// Waits for a part of an answer.
@@ -110,7 +110,7 @@ async fn within<T>(
 }
 
 /// Asks for the first byte of an object, since addresses that are signed for GET are not valid for
-/// HEAD. Also returns whether the server itself has answered, without a redirect.
+/// HEAD. Also returns whether the request was redirected.
 async fn http_version(
     client: &RangeClient,
     address: &ObjectAddress,
@@ -120,7 +120,7 @@ async fn http_version(
     let mut accepted = check_range(&response, &(0..1), None);
     // Some servers refuse each range of an empty object without the length.
     if matches!(accepted, Err(RemoteProblem::Status { status: 416, .. })) {
-        let whole = address.whole(&client.following).await?;
+        let whole = address.whole(&client.library).await?;
         let whole = within(limit, client.send(whole, false)).await?;
         if whole.content_length() == Some(0) && whole.status().is_success() {
             (response, accepted) = (whole, Ok(AcceptedRange { end: 0, total: Some(0) }));
@@ -132,7 +132,7 @@ async fn http_version(
     };
     check_encoding(&response)?;
     let bytes = accepted.total.ok_or(RemoteProblem::NoLength)?;
-    Ok((ObjectVersion::new(bytes, response.headers()), !response.is_redirected()))
+    Ok((ObjectVersion::new(bytes, response.headers()), response.is_redirected()))
 }
 
 async fn web_hdfs_version(
@@ -140,7 +140,7 @@ async fn web_hdfs_version(
     file: &WebHdfs,
     limit: Duration,
 ) -> Result<(ObjectVersion, bool), FailedAttempt> {
-    let request = client.following.get(file.status());
+    let request = client.library.get(file.status());
     let mut response = within(limit, client.send(request, false)).await?;
     if !response.status().is_success() {
         let problem = RemoteProblem::Status { status: response.status().as_u16(), why: String::new() };
@@ -157,5 +157,5 @@ async fn web_hdfs_version(
     let (bytes, modified) = parse_status(&body)?;
     tracing::debug!(bytes, modified, "a file of HDFS");
     // The name node redirects each request to a data node.
-    Ok((ObjectVersion { bytes, ..ObjectVersion::default() }, false))
+    Ok((ObjectVersion { bytes, ..ObjectVersion::default() }, true))
 }

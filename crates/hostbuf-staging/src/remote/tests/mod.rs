@@ -1,7 +1,9 @@
 //! Tests of remote objects, with a test server that can lie, stall and cut.
 
 mod addresses;
+mod chunked_bodies;
 mod forks;
+mod idle_connections;
 mod lies;
 mod modes;
 mod ranges;
@@ -29,6 +31,12 @@ fn content(bytes: usize) -> Vec<u8> {
 /// Returns options that waste no time between attempts.
 fn options() -> RemoteOptions {
     RemoteOptions::new().backoff(Duration::ZERO).timeout(Duration::from_secs(20))
+}
+
+/// Returns options for requests by each of the two clients: a header of the connection leaves the
+/// requests to the library.
+fn both_clients() -> [RemoteOptions; 2] {
+    [options(), options().header("Connection", "keep-alive")]
 }
 
 fn reactors(threads: usize, requests: usize) -> RequestMode {
