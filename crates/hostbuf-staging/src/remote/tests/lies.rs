@@ -6,15 +6,27 @@ use super::*;
 const BYTES: usize = 1000;
 
 /// Opens an object of which the second request is answered by `answer`, and reads bytes 100 to 300.
-/// Returns the problem, and checks that there was no third request.
+/// Returns the problem, which is the same for both clients, and checks that there was no third
+/// request.
 #[track_caller]
 fn problem_of(answer: impl Fn(&TestRequest, &[u8]) -> TestAnswer + Send + Sync + 'static) -> RemoteProblem {
+    let answer = Arc::new(answer);
+    let [own, library] = both_clients().map(|options| problem_with(options, answer.clone()));
+    assert_eq!(own, library);
+    own
+}
+
+#[track_caller]
+fn problem_with(
+    options: RemoteOptions,
+    answer: Arc<impl Fn(&TestRequest, &[u8]) -> TestAnswer + Send + Sync + 'static>,
+) -> RemoteProblem {
     let content = content(BYTES);
     let server = TestServer::new(move |request| match request.number {
         0 => TestAnswer::partial_with(&content, request, &[("ETag", "\"one\""), ("Last-Modified", "then")]),
         _ => answer(request, &content),
     });
-    let file = options().client().expect("valid options").open(&server.url("/f?key=1")).expect("it is there");
+    let file = options.client().expect("valid options").open(&server.url("/f?key=1")).expect("it is there");
     let error = read_error(&file, 100, 200);
     assert_eq!((error.range.clone(), error.attempts), (Some(100..300), 1), "{error}");
     assert_eq!(error.url, server.url("/f"));

@@ -6,11 +6,14 @@ mod forks;
 mod idle_connections;
 mod lies;
 mod modes;
+mod proxies;
 mod ranges;
 mod redirects;
 mod spans;
 mod temporary_failures;
 mod test_server;
+mod test_transport;
+mod tls;
 mod web_hdfs;
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A server of HTTP/1.1 for tests: each request is answered by a function, which may break the
 //! rules of the protocol.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +10,10 @@ use std::thread::{self, JoinHandle};
 
 use hostbuf_os::poison::IgnorePoison;
 use nix::sys::socket::{setsockopt, sockopt};
+use rustls::ServerConfig;
+
+pub(super) use super::test_transport::AfterAnswer;
+use super::test_transport::TestTransport;
 
 /// A request that the server has received.
 #[derive(Clone, Debug)]
@@ -32,17 +36,6 @@ impl TestRequest {
         let (first, last) = self.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some(first.parse().ok()?..last.parse::<u64>().ok()? + 1)
     }
-}
-
-/// The state of the connection after an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AfterAnswer {
-    Keep,
-    Close,
-    /// Closed by a reset.
-    Reset,
-    /// Open and silent until the server ends.
-    Stall,
 }
 
 /// The bytes of an answer, and what follows them.
@@ -110,6 +103,7 @@ struct ServerState {
     requests: Mutex<Vec<TestRequest>>,
     connections: Mutex<Vec<TcpStream>>,
     has_ended: AtomicBool,
+    tls: Option<Arc<ServerConfig>>,
 }
 
 /// A server on the loopback interface, which ends when it is dropped.
@@ -121,6 +115,21 @@ pub(super) struct TestServer {
 
 impl TestServer {
     pub(super) fn new(answer: impl Fn(&TestRequest) -> TestAnswer + Send + Sync + 'static) -> TestServer {
+        TestServer::with_settings(answer, None)
+    }
+
+    /// Makes a server with TLS.
+    pub(super) fn with_tls(
+        answer: impl Fn(&TestRequest) -> TestAnswer + Send + Sync + 'static,
+        settings: ServerConfig,
+    ) -> TestServer {
+        TestServer::with_settings(answer, Some(Arc::new(settings)))
+    }
+
+    fn with_settings(
+        answer: impl Fn(&TestRequest) -> TestAnswer + Send + Sync + 'static,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback interface exists");
         let address = listener.local_addr().expect("it is bound");
         let (requests, connections) = (Mutex::default(), Mutex::default());
@@ -129,6 +138,7 @@ impl TestServer {
             requests,
             connections,
             has_ended: AtomicBool::new(false),
+            tls,
         };
         let state = Arc::new(state);
         let accepting = state.clone();
@@ -143,7 +153,8 @@ impl TestServer {
 
     /// Returns the address of a path.
     pub(super) fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.address)
+        let scheme = if self.state.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}{path}", self.address)
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -178,30 +189,33 @@ fn accept(listener: &TcpListener, state: &Arc<ServerState>) {
 }
 
 /// Answers the requests of a connection.
-fn serve(mut stream: TcpStream, state: &ServerState) {
-    let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
+fn serve(stream: TcpStream, state: &ServerState) {
+    let tcp = stream.try_clone().expect("a descriptor");
+    let mut reader = BufReader::new(TestTransport::new(stream, state.tls.clone()));
     while let Some(request) = receive(&mut reader, state) {
         let answer = (state.answer)(&request);
         // The client may have closed the connection.
-        if stream.write_all(&answer.bytes).is_err() {
+        if reader.get_mut().send(&answer.bytes, answer.after).is_err() {
             return;
         }
         match answer.after {
-            AfterAnswer::Keep => {}
-            AfterAnswer::Close => {
-                let _ = stream.shutdown(Shutdown::Both);
+            AfterAnswer::Keep | AfterAnswer::UnrequestedRecord { .. } => {}
+            AfterAnswer::Close | AfterAnswer::CloseNotify | AfterAnswer::ChangedRecord => {
+                let _ = tcp.shutdown(Shutdown::Both);
                 return;
             }
             AfterAnswer::Reset => {
                 let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
-                setsockopt(&stream, sockopt::Linger, &at_once).expect("a socket");
+                setsockopt(&tcp, sockopt::Linger, &at_once).expect("a socket");
                 // The copy in the list of connections keeps the socket open.
-                let address = stream.peer_addr().ok();
+                let address = tcp.peer_addr().ok();
                 state.connections.lock().ignore_poison().retain(|other| other.peer_addr().ok() != address);
                 return;
             }
             // The end of the server, or of the client, ends the wait.
-            AfterAnswer::Stall => while reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty()) {},
+            AfterAnswer::Stall | AfterAnswer::StallAfterNotify => {
+                while reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty()) {}
+            }
         }
     }
 }
