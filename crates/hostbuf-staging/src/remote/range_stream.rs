@@ -12,8 +12,8 @@ use super::remote_object::RemoteObject;
 use super::response_check::FailedAttempt;
 use super::retries::Retries;
 
-/// The bytes of a range, as they arrive. After a temporary failure, a further request goes on at the
-/// first byte that is missing.
+/// The bytes of a range, as they arrive. After a temporary failure, a further request goes on at
+/// the first byte that is missing.
 pub(super) struct RangeStream {
     object: Arc<RemoteObject>,
     client: RangeClient,
