@@ -255,6 +255,9 @@ class Load(Files):
         with self.assertRaisesRegex(hostbuf.LoadError, "No such file") as raised:
             hostbuf.load(self.folder / "none")
         self.assertEqual(raised.exception.kind, "Io")
+        with self.assertRaisesRegex(hostbuf.LoadError, "name at least one file") as raised:
+            hostbuf.load([])
+        self.assertEqual(raised.exception.kind, "Argument")
         with self.assertRaisesRegex(hostbuf.InvalidError, "invalid device cpu: expected a GPU"):
             hostbuf.load(self.path, device="cpu")
         with self.assertRaises(TypeError):

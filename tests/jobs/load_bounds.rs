@@ -2,6 +2,7 @@
 //! [`loading`](crate::loading) has a slow exchange between hosts.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
@@ -14,13 +15,26 @@ const SLOW_CORES: [(&str, &str); 2] = [("SLOW_READS_MS", "80"), ("SLOW_READS_SPI
 /// The delay of copies to the GPU: four of 16 MiB. Without it each takes 10 to 20 ms.
 const SLOW_COPIES: [(&str, &str); 1] = [("FAKE_CUDA_COPY_MS", "300")];
 
-/// A file without blocks on a disk, and a fake driver.
+/// Returns the header of a file of numpy that has `bytes` bytes with it.
+fn npy_header(bytes: usize) -> Vec<u8> {
+    const LENGTH: usize = 128;
+    let elements = bytes - LENGTH;
+    let text = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({elements},), }}");
+    let mut header = b"\x93NUMPY\x01\x00".to_vec();
+    header.extend((LENGTH as u16 - 10).to_le_bytes());
+    header.extend(text.as_bytes());
+    header.resize(LENGTH, b' ');
+    header
+}
+
+/// A file of which only the header has blocks on a disk, and a fake driver.
 struct SlowLoad(Scratch);
 
 impl SlowLoad {
     fn new(name: &str) -> SlowLoad {
         let folder = Scratch::new(name);
-        let file = File::create(folder.path("a.bin")).expect("the folder is writable");
+        let mut file = File::create(folder.path("a.npy")).expect("the folder is writable");
+        file.write_all(&npy_header(64 << 20)).expect("the folder is writable");
         file.set_len(64 << 20).expect("a hole needs no space");
         let library = |source| fixture("cc", source, &["-shared", "-fPIC"]).expect("a C compiler is there");
         let driver = library("fake_cuda.c");
@@ -35,7 +49,7 @@ impl SlowLoad {
     /// Loads the file by `command`, which runs `hostbuf load` with the arguments that follow.
     fn run(&self, command: &mut Command, slow: &[(&str, &str)], arguments: &[&str]) -> CommandOutput {
         command.args(["load", "--backend", "posix", "--threads", "1"]).args(arguments);
-        command.arg(self.0.path("a.bin")).env("LD_LIBRARY_PATH", &self.0.0);
+        command.arg(self.0.path("a.npy")).env("LD_LIBRARY_PATH", &self.0.0);
         command.env("LD_PRELOAD", self.0.path("slow_reads.so"));
         CommandOutput::of(command.envs(slow.iter().copied())).ok()
     }

@@ -49,10 +49,19 @@ fn bad_input_gives_one_line() {
     let damaged = damaged.as_str();
     let empty = folder.path("empty");
     fs::create_dir(&empty).expect("the folder is writable");
-    let cases: [(&[&str], i32, &str); 7] = [
+    let archive = folder.path("arrays.npz");
+    fs::write(&archive, b"PK\x03\x04 and more").expect("the folder is writable");
+    let database = folder.path("hash.k2d");
+    fs::write(&database, b"any bytes").expect("the folder is writable");
+    let shards = folder.path("model.safetensors.index.json");
+    fs::write(&shards, r#"{"weight_map":{}}"#).expect("the folder is writable");
+    let cases: [(&[&str], i32, &str); 10] = [
         (&["/no/such/file"], 1, "/no/such/file: No such file"),
         (&[damaged], 1, "is damaged"),
         (&[empty.as_str()], 1, "neither an index"),
+        (&[archive.as_str()], 1, "nor Arrow IPC: extract its arrays (unzip), and load the .npy files"),
+        (&[database.as_str()], 1, "nor Arrow IPC: use `hostbuf run --load FILE --as-files DIR`"),
+        (&[shards.as_str()], 1, "\"weight_map\" names no tensor"),
         (&[], 2, "<FILE>"),
         (&["--backend", "gds", damaged], 2, "expected auto, posix, direct, uring or mmap"),
         (&["--backend", "cufile", damaged], 2, "expected auto, posix, direct, uring or mmap"),

@@ -60,6 +60,9 @@ impl ShardIndex {
         let Some(map) = index.get("weight_map").and_then(Value::as_object) else {
             return Err(invalid("it has no object \"weight_map\"".into()));
         };
+        if map.is_empty() {
+            return Err(invalid("its object \"weight_map\" names no tensor".into()));
+        }
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut tensors = Vec::new();
         for (tensor, shard) in map {

@@ -3,16 +3,16 @@
 mod load_bar;
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use clap::ValueHint;
 use hostbuf::job::Solo;
-use hostbuf::{BufferOptions, Bytes, ErrorClass, HostBuffer, Pages};
+use hostbuf::{BufferOptions, Bytes, ErrorClass, HostBuffer, JobError, Pages};
 use hostbuf_agent::report::end;
-use hostbuf_load::{GpuCopy, LoadError, LoadOptions, LoadProgress, TensorTable, Tensors};
+use hostbuf_load::{FileFormat, GpuCopy, LoadError, LoadOptions, LoadProgress, TensorTable, Tensors};
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_staging::Backend;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -71,25 +71,43 @@ fn parse_backend(text: &str) -> Result<Backend, String> {
 pub fn run(arguments: &LoadArguments) -> ExitCode {
     match load(arguments) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => end("hostbuf load", class(&error), &error),
+        Err(error) => end("hostbuf load", error.class, error.message),
     }
 }
 
-/// Returns the class of an error, which is the exit status.
-fn class(error: &LoadError) -> ErrorClass {
-    match error {
+/// Returns the failure of the command for an error: the class is the exit status.
+fn failure(error: LoadError) -> JobError {
+    let class = match &error {
         LoadError::Job(error) => error.class(),
         LoadError::Option { .. } => ErrorClass::Invalid,
         _ => ErrorClass::General,
-    }
+    };
+    JobError::new(class, error.to_string())
 }
 
-fn load(arguments: &LoadArguments) -> Result<(), LoadError> {
+/// Returns the failure for a file that has no known format. A library loads it as plain bytes.
+fn refused(path: &Path) -> JobError {
+    let remedy = match path.extension() {
+        Some(extension) if extension == "npz" => "extract its arrays (unzip), and load the .npy files",
+        _ => "use `hostbuf run --load FILE --as-files DIR` for programs that read such files",
+    };
+    let message = format!("{} is neither safetensors nor npy nor Arrow IPC: {remedy}", path.display());
+    JobError::new(ErrorClass::General, message)
+}
+
+fn load(arguments: &LoadArguments) -> Result<(), JobError> {
+    let table = TensorTable::read(&arguments.files).map_err(|error| failure(error.into()))?;
+    if let Some(file) = table.files().iter().find(|file| file.format == FileFormat::Raw) {
+        return Err(refused(&file.path));
+    }
+    load_table(arguments, &table).map_err(failure)
+}
+
+fn load_table(arguments: &LoadArguments, table: &TensorTable) -> Result<(), LoadError> {
     let options = LoadOptions::new().backend(arguments.backend).workers(arguments.threads);
-    let table = TensorTable::read(&arguments.files)?;
-    let bytes = options.buffer_bytes(&table)?;
+    let bytes = options.buffer_bytes(table)?;
     let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(bytes).pages(arguments.pages))?;
-    let make = |number| GpuCopy::new(number, &buffer, &table, &options);
+    let make = |number| GpuCopy::new(number, &buffer, table, &options);
     let mut gpu = arguments.gpu.map(make).transpose()?;
     let begun = Instant::now();
     let tensors = match &mut gpu {

@@ -76,6 +76,8 @@ pub enum FileProblem {
     },
     /// A folder has no file of a known format.
     EmptyFolder,
+    /// No file is named. The path is empty.
+    NoPaths,
     /// The file has changed while it was loaded.
     Changed {
         /// The file before it was read.
@@ -161,6 +163,7 @@ impl fmt::Display for FileError {
                 "{path} has neither an index (*.safetensors.index.json) nor a file *.safetensors, *.npy, *.arrow or *.feather: name \
                  the files themselves"
             ),
+            FileProblem::NoPaths => f.write_str("no file is named: name at least one file, folder or index"),
             FileProblem::Changed { before, after } => write!(
                 f,
                 "{path} has changed while it was loaded (before: {before}; after: {after}): load it again once it is complete"

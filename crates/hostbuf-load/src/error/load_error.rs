@@ -137,6 +137,7 @@ impl LoadError {
                 | FileProblem::MissingTensor { .. }
                 | FileProblem::EmptyFolder => LoadErrorKind::Missing,
                 FileProblem::Changed { .. } | FileProblem::OtherVersion { .. } => LoadErrorKind::Changed,
+                FileProblem::NoPaths => LoadErrorKind::Argument,
             },
             LoadError::Option { .. } | LoadError::Slice { .. } => LoadErrorKind::Argument,
             LoadError::NoRoom { .. } | LoadError::Filled { .. } | LoadError::Target { .. } => {

@@ -264,13 +264,22 @@ fn invalid_options_are_errors() {
 }
 
 #[test]
-fn no_files_and_empty_files_are_loaded() {
+fn an_empty_file_is_loaded() {
     let folder = TestFolder::new("none");
-    let empty = folder.write("empty.bin", b"");
-    for files in [vec![], vec![empty]] {
-        let tensors =
-            SMALL.allocate_and_load(&Solo, BufferOptions::new(0), &files).expect("the files are valid");
-        assert_eq!((tensors.table().files().len(), tensors.counters().bytes_read), (files.len(), 0));
-        assert!(tensors.iter().all(|tensor| tensor.bytes.is_empty()));
+    let files = [folder.write("empty.bin", b"")];
+    let tensors = SMALL.allocate_and_load(&Solo, BufferOptions::new(0), &files).expect("the file is valid");
+    assert_eq!((tensors.table().files().len(), tensors.counters().bytes_read), (1, 0));
+    assert!(tensors.iter().all(|tensor| tensor.bytes.is_empty()));
+}
+
+#[test]
+fn a_load_of_no_files_is_an_error() {
+    let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).expect("there is memory");
+    let none: [PathBuf; 0] = [];
+    for loaded in
+        [SMALL.load(&Solo, &buffer, &none), SMALL.allocate_and_load(&Solo, BufferOptions::new(0), &none)]
+    {
+        let error = loaded.expect_err("no file is named");
+        assert_eq!(error.kind(), LoadErrorKind::Argument, "{error}");
     }
 }

@@ -32,8 +32,11 @@ impl TensorTable {
     /// order of their names.
     ///
     /// # Errors
-    /// [`FileError`], which names the file.
+    /// [`FileError`], which names the file; [`FileProblem::NoPaths`] for no path.
     pub fn read(paths: &[impl AsRef<Path>]) -> Result<TensorTable, FileError> {
+        if paths.is_empty() {
+            return Err(FileProblem::NoPaths.at(""));
+        }
         let mut table = TensorTable::default();
         let mut owners = HashMap::new();
         for path in paths {

@@ -106,6 +106,7 @@ fn an_index_that_is_none_is_an_error() {
     for (text, why) in [
         ("{", "EOF"),
         ("{\"weight_map\": 3}", "no object \"weight_map\""),
+        ("{\"weight_map\": {}}", "\"weight_map\" names no tensor"),
         (r#"{"weight_map":{"a":"../a.safetensors"}}"#, "not a file in the folder of the index"),
         (r#"{"weight_map":{"a":""}}"#, "not a file in the folder of the index"),
         (r#"{"weight_map":{"a":7}}"#, "not a file in the folder of the index"),
@@ -147,6 +148,13 @@ fn a_file_that_does_not_exist_and_a_device_are_errors() {
     let error = problem("/nonexistent/model.safetensors");
     assert!(error.to_string().starts_with("opening /nonexistent/model.safetensors: No such file"), "{error}");
     assert!(problem("/dev/null").to_string().contains("not a regular file"));
+}
+
+#[test]
+fn no_path_at_all_is_an_error() {
+    let error = TensorTable::read(&[""; 0]).expect_err("there is no path");
+    assert!(matches!(error.problem, FileProblem::NoPaths));
+    assert!(error.to_string().contains("name at least one file"), "{error}");
 }
 
 fn sample() -> TensorTable {
