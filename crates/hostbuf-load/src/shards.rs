@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::Value;
 
 use crate::error::{FileError, FileProblem};
-use crate::format::FileFormat;
+use crate::format::{FileFormat, problem_of};
 
 /// The end of the names of indexes, as the writers of models have it.
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
@@ -56,7 +56,8 @@ impl ShardIndex {
         }
         let invalid =
             |found: String| problem(FileProblem::header("it is named as an index of safetensors", found));
-        let index: Value = serde_json::from_slice(&text).map_err(|error| invalid(error.to_string()))?;
+        let index: Value = serde_json::from_slice(&text)
+            .map_err(|error| problem_of(&text).map_or_else(|| invalid(error.to_string()), problem))?;
         let Some(map) = index.get("weight_map").and_then(Value::as_object) else {
             return Err(invalid("it has no object \"weight_map\"".into()));
         };

@@ -34,6 +34,12 @@ pub enum FileProblem {
         /// The contents of the file.
         found: String,
     },
+    /// The file has no bytes.
+    Empty,
+    /// The file is a pointer of Git LFS, not the file itself.
+    LfsPointer,
+    /// The file is a page of a server, of HTML or XML, not the file itself.
+    Page,
     /// A tensor ends beyond the end of the file.
     OutOfBounds {
         /// The name of the tensor.
@@ -130,6 +136,15 @@ impl fmt::Display for FileError {
             FileProblem::Header { stated, found } => {
                 write!(f, "{path} is damaged: {stated}, but {found}. Copy or write the file again")
             }
+            FileProblem::Empty => write!(f, "{path} is empty: copy or write the file again"),
+            FileProblem::LfsPointer => write!(
+                f,
+                "{path} is a Git LFS pointer, not the file itself: run `git lfs pull` in its repository"
+            ),
+            FileProblem::Page => write!(
+                f,
+                "{path} is an HTML or XML page, such as that of a login or an error, not the file itself: download it again"
+            ),
             FileProblem::OutOfBounds { tensor, end, bytes } => write!(
                 f,
                 "{path} is damaged: tensor \"{tensor}\" ends at byte {end}, but the file has {bytes} bytes. Copy or write the file \

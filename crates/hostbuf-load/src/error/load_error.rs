@@ -128,7 +128,11 @@ impl LoadError {
         match self {
             LoadError::File(error) => match error.problem {
                 FileProblem::Io { .. } => LoadErrorKind::Io,
-                FileProblem::Header { .. } | FileProblem::OutOfBounds { .. } => LoadErrorKind::Damaged,
+                FileProblem::Header { .. }
+                | FileProblem::OutOfBounds { .. }
+                | FileProblem::Empty
+                | FileProblem::LfsPointer
+                | FileProblem::Page => LoadErrorKind::Damaged,
                 FileProblem::Unsupported { .. } => LoadErrorKind::Unsupported,
                 FileProblem::NamedTwice { .. } | FileProblem::DuplicateTensor { .. } => {
                     LoadErrorKind::Duplicate

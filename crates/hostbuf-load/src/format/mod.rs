@@ -8,9 +8,11 @@ mod header_source;
 mod json_keys;
 mod npy;
 mod npy_text;
+mod other_contents;
 mod safetensors;
 #[cfg(test)]
 mod tests;
 
 pub use file_format::FileFormat;
 pub(crate) use file_header::FileHeader;
+pub(crate) use other_contents::problem_of;

@@ -26,8 +26,9 @@ pub(super) fn read(source: &HeaderSource<'_>) -> Result<FileHeader, FileProblem>
     let prefix = source.read(0, PREFIX)?;
     let text_bytes = u64::from_le_bytes(prefix.try_into().expect("a prefix of 8 bytes was read"));
     let text = source.read(PREFIX, text_bytes)?;
-    let metadata: Metadata = serde_json::from_slice(&text).map_err(|error| {
-        FileProblem::header("its first 8 bytes announce a header of safetensors", format!("{error}"))
+    let metadata: Metadata = serde_json::from_slice(&text).map_err(|error| match unknown_dtype(&text) {
+        Some((name, dtype)) => unsupported(&name, &dtype),
+        None => FileProblem::header("its first 8 bytes announce a header of safetensors", error.to_string()),
     })?;
     let keys = distinct_keys(&text).map_err(|tensor| FileProblem::NamedTwice { tensor })?;
     let data_start = PREFIX + text_bytes;
@@ -42,8 +43,7 @@ pub(super) fn read(source: &HeaderSource<'_>) -> Result<FileHeader, FileProblem>
             return Err(FileProblem::OutOfBounds { tensor: name, end, bytes: source.bytes() });
         }
         let Some(dtype) = dtype_of(info.dtype) else {
-            let what = format!("tensor \"{name}\" of type {}, which this version does not know", info.dtype);
-            return Err(FileProblem::Unsupported { what, remedy: "Use a newer version of hostbuf" });
+            return Err(unsupported(&name, &info.dtype.to_string()));
         };
         tensors.push(TensorEntry {
             name,
@@ -64,6 +64,23 @@ pub(super) fn read(source: &HeaderSource<'_>) -> Result<FileHeader, FileProblem>
     texts.sort_unstable();
     let texts = texts.into_iter().map(|(key, text)| (key.clone(), text.clone())).collect();
     Ok(FileHeader { format: FileFormat::Safetensors, data_start, tensors, metadata: texts })
+}
+
+/// Returns the problem of a tensor of a type that is not known.
+fn unsupported(name: &str, dtype: &str) -> FileProblem {
+    let what = format!("tensor \"{name}\" of type {dtype}, which this version does not know");
+    FileProblem::Unsupported { what, remedy: "Use a newer version of hostbuf" }
+}
+
+/// Returns a tensor of a header that the crate has refused, and its type, if the crate does not
+/// know the type.
+fn unknown_dtype(text: &[u8]) -> Option<(String, String)> {
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(text).ok()?;
+    header.into_iter().find_map(|(name, info)| {
+        let dtype = info.get("dtype")?;
+        let is_unknown = serde_json::from_value::<SafetensorsDtype>(dtype.clone()).is_err();
+        is_unknown.then_some((name, dtype.as_str()?.to_owned()))
+    })
 }
 
 /// Returns the type of this crate.

@@ -89,7 +89,7 @@ fn safetensors_that_lie_are_refused() {
         "",
         "[]",
         r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,9]}}"#,
-        r#"{"a":{"dtype":"X9","shape":[2],"data_offsets":[0,8]}}"#,
+        r#"{"a":{"dtype":9,"shape":[2],"data_offsets":[0,8]}}"#,
         r#"{"a":{"dtype":"U8","shape":[18446744073709551615,2],"data_offsets":[0,8]}}"#,
         // A hole, and an overlap.
         r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}}"#,
@@ -97,6 +97,37 @@ fn safetensors_that_lie_are_refused() {
     ] {
         let found = read("m.safetensors", &safetensors(text, 8));
         assert!(matches!(found, Err(FileProblem::Header { .. })), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn a_type_that_is_not_known_is_named_with_its_tensor() {
+    let text = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"X9","shape":[4],"data_offsets":[4,8]}}"#;
+    let message = problem("m.safetensors", &safetensors(text, 8));
+    assert!(
+        message.contains("it has tensor \"b\" of type X9, which this version does not know"),
+        "{message}"
+    );
+    assert!(!message.contains("damaged"), "{message}");
+}
+
+#[test]
+fn other_contents_are_named() {
+    let lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+    for (bytes, why) in [
+        (&b""[..], "is empty: "),
+        (lfs, "is a Git LFS pointer, not the file itself: run `git lfs pull`"),
+        (b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>", "is an HTML or XML page"),
+        (b"\xef\xbb\xbf \r\n<HTML><body>404 Not Found</body></HTML>", "is an HTML or XML page"),
+        (b"<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>", "is an HTML or XML page"),
+        (b"<!DOCTYPE htm", "is damaged"),
+    ] {
+        for name in ["m.safetensors", "w.npy", "t.arrow"] {
+            let message = problem(name, bytes);
+            assert!(message.contains(why), "{name}: {message}");
+        }
+        // Files of no known format may have any bytes.
+        assert!(read("m.bin", bytes).is_ok());
     }
 }
 

@@ -105,6 +105,9 @@ fn a_tensor_that_the_index_misplaces_is_named() {
 fn an_index_that_is_none_is_an_error() {
     for (text, why) in [
         ("{", "EOF"),
+        ("", "is empty"),
+        ("<html>", "is an HTML or XML page"),
+        ("version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
         ("{\"weight_map\": 3}", "no object \"weight_map\""),
         ("{\"weight_map\": {}}", "\"weight_map\" names no tensor"),
         (r#"{"weight_map":{"a":"../a.safetensors"}}"#, "not a file in the folder of the index"),
