@@ -12,6 +12,7 @@ import tempfile
 import types
 import unittest
 from typing import Any
+from unittest import mock
 
 import hostbuf
 import numpy as np
@@ -264,6 +265,14 @@ class Load(Files):
             hostbuf.load(self.path, comm=3)
         with self.assertRaisesRegex(hostbuf.InvalidError, "invalid backend"):
             hostbuf.load(self.path, backend="gds")
+
+    @mock.patch.dict(sys.modules, {"torch": types.ModuleType("torch")})
+    def test_names_in_messages_are_printable(self) -> None:
+        name = "a\x1b[2J\n" + "x" * 220
+        path = self.folder / f"{name}.npy"
+        np.save(path, np.arange(5, dtype=">i4"))
+        with self.assertRaisesRegex(hostbuf.LoadError, r'tensor "a\\x1b\[2J\\nx{194}…" is big-endian'):
+            hostbuf.load(path).torch(name)
 
     @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_views_of_torch(self) -> None:

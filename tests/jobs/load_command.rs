@@ -55,9 +55,12 @@ fn bad_input_gives_one_line() {
     fs::write(&database, b"any bytes").expect("the folder is writable");
     let shards = folder.path("model.safetensors.index.json");
     fs::write(&shards, r#"{"weight_map":{}}"#).expect("the folder is writable");
-    let cases: [(&[&str], i32, &str); 10] = [
+    let hostile = folder.path("red\u{1b}[31m\nline.npy");
+    fs::write(&hostile, [255; 100]).expect("the folder is writable");
+    let cases: [(&[&str], i32, &str); 11] = [
         (&["/no/such/file"], 1, "/no/such/file: No such file"),
         (&[damaged], 1, "is damaged"),
+        (&[hostile.as_str()], 1, r"/red\u{1b}[31m\nline.npy is damaged"),
         (&[empty.as_str()], 1, "neither an index"),
         (&[archive.as_str()], 1, "nor Arrow IPC: extract its arrays (unzip), and load the .npy files"),
         (&[database.as_str()], 1, "nor Arrow IPC: use `hostbuf run --load FILE --as-files DIR`"),

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
 use ::hostbuf_load::{FusedPart, LoadError, SliceError, TensorEntry, TensorSlice};
+use hostbuf_os::printable::printable_name;
 
 use crate::load_error::load_error;
 use crate::pointers::{input, output, struct_output, text};
@@ -222,7 +223,7 @@ pub unsafe extern "C" fn hostbuf_slice_copy(
     call(|| {
         let own = input(slice, "slice")?;
         if size as u64 != own.slice.bytes {
-            let (name, needed) = (&own.tensor, own.slice.bytes);
+            let (name, needed) = (printable_name(&own.tensor), own.slice.bytes);
             return Err(argument(format!(
                 "the memory for tensor \"{name}\" has {size} bytes, and {needed} are needed: allocate exactly as many"
             )));

@@ -6,6 +6,7 @@ use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
 use ::hostbuf_load::Tensors;
+use hostbuf_os::printable::printable_name;
 
 use crate::load_error::load_error;
 use crate::pointers::{input, struct_output, text};
@@ -31,8 +32,9 @@ impl hostbuf_tensors {
     pub(crate) fn new(source: TensorSource) -> CallResult<hostbuf_tensors> {
         let name = |name: &String| {
             let unsupported = |_| {
+                let name = printable_name(name);
                 let why =
-                    format!("a name in C ends at its first NUL, and {name:?} has one: rename the tensor");
+                    format!("a name in C ends at its first NUL, and \"{name}\" has one: rename the tensor");
                 CallError::Status(S::HOSTBUF_UNSUPPORTED, why)
             };
             CString::new(name.as_str()).map_err(unsupported)

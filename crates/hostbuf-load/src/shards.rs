@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
+use hostbuf_os::printable::printable_name;
 use serde_json::Value;
 
 use crate::error::{FileError, FileProblem};
@@ -56,8 +57,9 @@ impl ShardIndex {
         }
         let invalid =
             |found: String| problem(FileProblem::header("it is named as an index of safetensors", found));
-        let index: Value = serde_json::from_slice(&text)
-            .map_err(|error| problem_of(&text).map_or_else(|| invalid(error.to_string()), problem))?;
+        let index: Value = serde_json::from_slice(&text).map_err(|error| {
+            problem_of(&text).map_or_else(|| invalid(printable_name(&error.to_string())), problem)
+        })?;
         let Some(map) = index.get("weight_map").and_then(Value::as_object) else {
             return Err(invalid("it has no object \"weight_map\"".into()));
         };
@@ -70,7 +72,8 @@ impl ShardIndex {
             let shard = shard.as_str().map(Path::new).filter(|shard| is_below(shard));
             let Some(shard) = shard else {
                 return Err(invalid(format!(
-                    "the shard of \"{tensor}\" is not a file in the folder of the index"
+                    "the shard of \"{}\" is not a file in the folder of the index",
+                    printable_name(tensor)
                 )));
             };
             tensors.push((folder.join(shard), tensor.clone()));

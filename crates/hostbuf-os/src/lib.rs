@@ -23,6 +23,7 @@ mod node_id;
 pub mod node_memory;
 pub mod per_process;
 pub mod poison;
+pub mod printable;
 mod private_fd;
 pub mod process;
 pub mod process_lock;

@@ -14,6 +14,7 @@ use hostbuf::{BufferOptions, Bytes, ErrorClass, HostBuffer, JobError, Pages};
 use hostbuf_agent::report::end;
 use hostbuf_load::{FileFormat, GpuCopy, LoadError, LoadOptions, LoadProgress, TensorTable, Tensors};
 use hostbuf_os::poison::IgnorePoison;
+use hostbuf_os::printable::printable_path;
 use hostbuf_staging::Backend;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -91,7 +92,7 @@ fn refused(path: &Path) -> JobError {
         Some(extension) if extension == "npz" => "extract its arrays (unzip), and load the .npy files",
         _ => "use `hostbuf run --load FILE --as-files DIR` for programs that read such files",
     };
-    let message = format!("{} is neither safetensors nor npy nor Arrow IPC: {remedy}", path.display());
+    let message = format!("{} is neither safetensors nor npy nor Arrow IPC: {remedy}", printable_path(path));
     JobError::new(ErrorClass::General, message)
 }
 

@@ -166,6 +166,12 @@ _CLASSES: dict[str, type[Error]] = {
 }
 
 
+def shown_name(name: str) -> str:
+    """Returns a name from a file for a message: its first 200 characters, all printable."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name[:200])
+    return shown + "…" if len(name) > 200 else shown
+
+
 def of(kind: str, message: str) -> Error:
     """Returns the exception for a kind; the native part raises it."""
     return _CLASSES.get(kind, Error)(message, kind)

@@ -11,7 +11,7 @@ from typing import Any
 from . import _hostbuf
 from ._buffer import Buffer, _viewed
 from ._dtypes import numpy_dtype, torch_view
-from ._error import InvalidError, LoadError
+from ._error import InvalidError, LoadError, shown_name
 from ._file import File
 from ._register import register
 
@@ -74,7 +74,7 @@ class HostTensors(Mapping[str, Any]):
         torch = importlib.import_module("torch")
         _, dtype, shape, fortran, big, _, offset, nbytes = self._entries[name]
         if big:
-            raise LoadError(f'tensor "{name}" is big-endian, which PyTorch does not have: use the numpy array', "Unsupported")
+            raise LoadError(f'tensor "{shown_name(name)}" is big-endian, which PyTorch does not have: use the numpy array', "Unsupported")
         if not nbytes:
             return torch_view(torch.empty(0, dtype=torch.uint8, device="cpu"), dtype, shape)
         with warnings.catch_warnings():
@@ -182,7 +182,7 @@ def _through_ring(paths: list[Any], place: str, backend: str) -> dict[str, Any]:
 def _check_layout(name: str, fortran: bool, big: bool) -> None:
     if fortran or big:
         layout = "is big-endian" if big else "is in Fortran order"
-        raise LoadError(f'tensor "{name}" {layout}: load it into memory of the host, and convert it', "Unsupported")
+        raise LoadError(f'tensor "{shown_name(name)}" {layout}: load it into memory of the host, and convert it', "Unsupported")
 
 
 def _from_buffer(tensors: HostTensors, place: str) -> dict[str, Any]:

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hostbuf_os::printable::{printable, printable_name, printable_path};
+
 use crate::table::FileVersion;
 
 /// A file that cannot be loaded, and the reason.
@@ -130,9 +132,13 @@ impl FileProblem {
 
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display();
+        let path = printable_path(&self.path);
+        // Names come from the files.
+        let name = printable_name;
         match &self.problem {
-            FileProblem::Io { doing, source } => write!(f, "{doing} {path}: {source}"),
+            FileProblem::Io { doing, source } => {
+                write!(f, "{doing} {path}: {}", printable(&source.to_string()))
+            }
             FileProblem::Header { stated, found } => {
                 write!(f, "{path} is damaged: {stated}, but {found}. Copy or write the file again")
             }
@@ -147,31 +153,35 @@ impl fmt::Display for FileError {
             ),
             FileProblem::OutOfBounds { tensor, end, bytes } => write!(
                 f,
-                "{path} is damaged: tensor \"{tensor}\" ends at byte {end}, but the file has {bytes} bytes. Copy or write the file \
-                 again"
+                "{path} is damaged: tensor \"{}\" ends at byte {end}, but the file has {bytes} bytes. Copy or write the file \
+                 again",
+                name(tensor)
             ),
             FileProblem::Unsupported { what, remedy } => {
                 write!(f, "{path} cannot be loaded: it has {what}. {remedy}")
             }
             FileProblem::NamedTwice { tensor } => write!(
                 f,
-                "{path} is damaged: its header names tensor \"{tensor}\" twice. Write the file with different names"
+                "{path} is damaged: its header names tensor \"{}\" twice. Write the file with different names",
+                name(tensor)
             ),
             FileProblem::DuplicateTensor { tensor, first } => write!(
                 f,
-                "{path} has a tensor \"{tensor}\", and so has {}: load them into two buffers, or rename one of the tensors",
-                first.display()
+                "{path} has a tensor \"{}\", and so has {}: load them into two buffers, or rename one of the tensors",
+                name(tensor),
+                printable_path(first)
             ),
             FileProblem::MissingShard { index } => write!(
                 f,
                 "{path} does not exist, and {} names it as a shard: copy the shard into the folder of the index",
-                index.display()
+                printable_path(index)
             ),
             FileProblem::MissingTensor { tensor, index } => write!(
                 f,
-                "{path} has no tensor \"{tensor}\", but {} states that it does. The index and the shards are of different versions: \
+                "{path} has no tensor \"{}\", but {} states that it does. The index and the shards are of different versions: \
                  copy all of them again",
-                index.display()
+                name(tensor),
+                printable_path(index)
             ),
             FileProblem::EmptyFolder => write!(
                 f,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use hostbuf::Bytes;
+use hostbuf_os::printable::printable_name;
 use hostbuf_staging::TransferError;
 
 use super::file_error::{FileError, FileProblem};
@@ -180,12 +181,16 @@ impl fmt::Display for LoadError {
                 "the state of the load is damaged: a process has written into the buffer meanwhile; end that process and load again",
             ),
             LoadError::NoTensor { name, tensors } => {
+                let name = printable_name(name);
                 write!(f, "there is no tensor \"{name}\" among the {tensors} of the files: check its name")
             }
-            LoadError::Slice { tensor, source } => write!(f, "tensor \"{tensor}\": {source}"),
+            LoadError::Slice { tensor, source } => {
+                write!(f, "tensor \"{}\": {source}", printable_name(tensor))
+            }
             LoadError::Target { tensor, needed, bytes } => write!(
                 f,
-                "the memory for tensor \"{tensor}\" has {bytes} bytes, and {needed} are needed: allocate exactly as many"
+                "the memory for tensor \"{}\" has {bytes} bytes, and {needed} are needed: allocate exactly as many",
+                printable_name(tensor)
             ),
             LoadError::Transfer(error) => error.fmt(f),
             LoadError::Elsewhere { host, rank, message, .. } => write!(f, "rank {rank} on {host}: {message}"),

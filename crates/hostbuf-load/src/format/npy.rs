@@ -7,6 +7,8 @@
 //! The text is a literal of Python:
 //! `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
 
+use hostbuf_os::printable::printable_name;
+
 use super::file_format::FileFormat;
 use super::file_header::FileHeader;
 use super::header_source::HeaderSource;
@@ -98,11 +100,12 @@ fn dtype_of(descr: &str) -> Result<(Dtype, ByteOrder), FileProblem> {
         _ if kind.starts_with('O') => {
             let remedy =
                 "Save the array with a numeric dtype: objects are pickles, which no other process can share";
-            return unsupported(format!("an array of Python objects (dtype {descr:?})"), remedy);
+            let what = format!("an array of Python objects (dtype \"{}\")", printable_name(descr));
+            return unsupported(what, remedy);
         }
         _ => {
             let remedy = "Save the array as bool, integer, float16 to float64, complex64 or complex128";
-            return unsupported(format!("an array of dtype {descr:?}"), remedy);
+            return unsupported(format!("an array of dtype \"{}\"", printable_name(descr)), remedy);
         }
     };
     let is_big = match descr.chars().next() {

@@ -1,5 +1,7 @@
 //! The text of a header of numpy's format: a literal of Python.
 
+use hostbuf_os::printable::printable_name;
+
 /// The three values of a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NpyHeader {
@@ -37,7 +39,7 @@ impl<'t> NpyText<'t> {
                 "descr" => descr.replace(self.descr()?).is_none(),
                 "fortran_order" => is_fortran.replace(self.truth()?).is_none(),
                 "shape" => shape.replace(self.shape()?).is_none(),
-                _ => return Err(format!("unknown key {key:?}")),
+                _ => return Err(format!("unknown key \"{}\"", printable_name(&key))),
             };
             if !is_new {
                 return Err(format!("the key {key:?} occurs twice"));

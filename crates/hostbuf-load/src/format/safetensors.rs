@@ -4,6 +4,7 @@
 //! | length of the text (8 bytes, little endian) | text (JSON) | data |
 //! ```
 
+use hostbuf_os::printable::printable_name;
 use safetensors::Dtype as SafetensorsDtype;
 use safetensors::tensor::Metadata;
 
@@ -28,7 +29,10 @@ pub(super) fn read(source: &HeaderSource<'_>) -> Result<FileHeader, FileProblem>
     let text = source.read(PREFIX, text_bytes)?;
     let metadata: Metadata = serde_json::from_slice(&text).map_err(|error| match unknown_dtype(&text) {
         Some((name, dtype)) => unsupported(&name, &dtype),
-        None => FileProblem::header("its first 8 bytes announce a header of safetensors", error.to_string()),
+        None => {
+            let found = printable_name(&error.to_string());
+            FileProblem::header("its first 8 bytes announce a header of safetensors", found)
+        }
     })?;
     let keys = distinct_keys(&text).map_err(|tensor| FileProblem::NamedTwice { tensor })?;
     let data_start = PREFIX + text_bytes;
@@ -68,6 +72,7 @@ pub(super) fn read(source: &HeaderSource<'_>) -> Result<FileHeader, FileProblem>
 
 /// Returns the problem of a tensor of a type that is not known.
 fn unsupported(name: &str, dtype: &str) -> FileProblem {
+    let (name, dtype) = (printable_name(name), printable_name(dtype));
     let what = format!("tensor \"{name}\" of type {dtype}, which this version does not know");
     FileProblem::Unsupported { what, remedy: "Use a newer version of hostbuf" }
 }

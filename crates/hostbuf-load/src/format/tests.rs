@@ -183,6 +183,38 @@ fn npy_of_objects_records_and_texts_is_refused() {
     }
 }
 
+/// Checks that a message is one short line without control characters.
+fn is_one_short_line(message: &str) {
+    assert!(message.chars().all(|c| !c.is_control()) && message.chars().count() < 700, "{message:?}");
+}
+
+#[test]
+fn names_from_headers_neither_control_the_terminal_nor_flood_it() {
+    let long = "x".repeat(100_000);
+    for name in [r"\u001b[2Jred\nline", &long] {
+        for (dtype, end) in [("F32", 8), ("F32", 80), ("X9", 8), (name, 8)] {
+            let text = format!(
+                r#"{{"{name}":{{"dtype":"{dtype}","shape":[2],"data_offsets":[0,8]}},"{name}":{{"dtype":"F32","shape":[{}],"data_offsets":[8,{end}]}}}}"#,
+                (end - 8) / 4
+            );
+            is_one_short_line(&problem("m.safetensors", &safetensors(&text, 8)));
+        }
+        let text = format!(r#"{{"{name}":{{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}}}"#);
+        is_one_short_line(&problem("m.safetensors", &safetensors(&text, 8)));
+        is_one_short_line(&problem("m.safetensors", &safetensors(&format!(r#"{{"a":"{name}"}}"#), 8)));
+    }
+    for text in ["\u{1b}[2Jred\nline", &long] {
+        for header in [
+            format!("{{'{text}': 1}}"),
+            format!("{{'descr': '{text}', 'fortran_order': False, 'shape': (1,)}}"),
+            format!("{{'descr': 'O{text}', 'fortran_order': False, 'shape': (1,)}}"),
+            format!("{{'descr': [('{text}', '<f4')], 'fortran_order': False, 'shape': (1,)}}"),
+        ] {
+            is_one_short_line(&problem("w.npy", &npy(3, &header, 64)));
+        }
+    }
+}
+
 #[test]
 fn npy_that_lies_is_refused() {
     let text = "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 1000000, 1000000, 1000000)}";

@@ -154,6 +154,23 @@ fn a_file_that_does_not_exist_and_a_device_are_errors() {
 }
 
 #[test]
+fn names_from_an_index_are_escaped_and_cut() {
+    let long = "x".repeat(100_000);
+    for name in [r"\u001b[2Jred\nline", &long] {
+        for text in [
+            format!(r#"{{"weight_map":{{"a":"{name}"}}}}"#),
+            format!(r#"{{"weight_map":{{"{name}":7}}}}"#),
+            format!(r#"{{"weight_map":{{"{name}":"model-1.safetensors"}}}}"#),
+        ] {
+            let (_folder, index) = model("hostile-index", &text);
+            let message = problem(&index).to_string();
+            assert!(message.chars().all(|c| !c.is_control()), "{message:?}");
+            assert!(message.chars().count() < 5000, "{} characters", message.chars().count());
+        }
+    }
+}
+
+#[test]
 fn no_path_at_all_is_an_error() {
     let error = TensorTable::read(&[""; 0]).expect_err("there is no path");
     assert!(matches!(error.problem, FileProblem::NoPaths));

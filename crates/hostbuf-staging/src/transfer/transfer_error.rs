@@ -4,6 +4,8 @@ use std::error::Error;
 use std::sync::Arc;
 use std::{fmt, io};
 
+use hostbuf_os::printable::printable;
+
 use crate::device::DeviceError;
 
 /// The reason why a transfer has failed. Clones share the cause.
@@ -95,13 +97,15 @@ impl fmt::Display for TransferError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TransferError::Io { doing, name, offset, source, landed } => {
+                let name = printable(name);
                 write!(f, "{doing} {name} at offset {offset}: {source}; {landed} bytes have landed")
             }
             TransferError::UnexpectedEnd { name, offset, landed } => {
                 write!(
                     f,
-                    "{name} ends at or before offset {offset}, before the end of the requested range; {landed} bytes have \
-                     landed; check the offset and the length"
+                    "{} ends at or before offset {offset}, before the end of the requested range; {landed} bytes have \
+                     landed; check the offset and the length",
+                    printable(name)
                 )
             }
             TransferError::Device { address, source, landed } => {
@@ -113,13 +117,15 @@ impl fmt::Display for TransferError {
             TransferError::Overlap { name, offset } => {
                 write!(
                     f,
-                    "two ranges of a batch write to offset {offset} of {name}: write them one after the other"
+                    "two ranges of a batch write to offset {offset} of {}: write them one after the other",
+                    printable(name)
                 )
             }
             TransferError::OutOfRange { name, offset, bytes } => {
                 write!(
                     f,
-                    "invalid range of {bytes} bytes at offset {offset} of {name}: a file ends before 2^63"
+                    "invalid range of {bytes} bytes at offset {offset} of {}: a file ends before 2^63",
+                    printable(name)
                 )
             }
             TransferError::OtherDevice { device, address } => {

@@ -11,6 +11,7 @@ use hostbuf_agent::files;
 use hostbuf_agent::spec::Spec;
 use hostbuf_agent::tensors::load_failure;
 use hostbuf_load::{FileFormat, LoadOptions, TensorTable, Tensors};
+use hostbuf_os::printable::printable_path;
 use hostbuf_os::process;
 
 /// The files that a job loads, and the folder in which programs find them.
@@ -113,7 +114,7 @@ impl FileArguments {
 fn refused(path: &Path, kind: &str) -> JobError {
     let message = format!(
         "--load {}: it is {kind}: add --as-files DIR, the folder in which programs find the files",
-        path.display()
+        printable_path(path)
     );
     JobError::new(ErrorClass::Invalid, message)
 }
