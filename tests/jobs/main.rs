@@ -48,6 +48,7 @@ mod placement;
 mod pool_stat;
 mod process_limit;
 mod registered;
+mod result_output;
 mod ring_stat;
 mod running_broker;
 mod running_job;

@@ -12,7 +12,6 @@ mod measured_files;
 mod ring_destination;
 mod table;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -22,6 +21,7 @@ use hostbuf_agent::report::end;
 use hostbuf_staging::{CudaDevice, HostDevice, RingOptions};
 
 use crate::printable::printable_json;
+use crate::result_output::print_result;
 use bench_error::BenchError;
 use bench_report::BenchReport;
 use measured_files::MeasuredFiles;
@@ -70,9 +70,7 @@ pub fn run(arguments: &BenchArguments) -> ExitCode {
         Err(error) => return end("hostbuf bench", error.class(), &error),
     };
     let text = if arguments.json { printable_json(&json::json(&report)) } else { table::text(&report) };
-    // Nothing is reported to a reader that has ended.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    ExitCode::SUCCESS
+    print_result("hostbuf bench", &text, ExitCode::SUCCESS)
 }
 
 fn measure(arguments: &BenchArguments) -> Result<BenchReport, BenchError> {

@@ -20,7 +20,6 @@ mod registration;
 mod topology;
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use hostbuf::segment::{add_sections, check_all};
@@ -30,6 +29,7 @@ use serde_json::{Value, json};
 use crate::arguments::PlacementArguments;
 use crate::finding::{Finding, Mark};
 use crate::printable::{printable, printable_json};
+use crate::result_output::print_result;
 use hostbuf_agent::report::{end, exit_code};
 
 /// Check what this host supports, and print a command for each shortfall.
@@ -99,9 +99,8 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     } else {
         in_words(&host, usable, size, &groups)
     };
-    // Nothing is reported to a reader that has ended.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    if usable { ExitCode::SUCCESS } else { exit_code(ErrorClass::General) }
+    let status = if usable { ExitCode::SUCCESS } else { exit_code(ErrorClass::General) };
+    print_result("hostbuf doctor", &text, status)
 }
 
 fn in_json(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Finding>)]) -> Value {

@@ -23,6 +23,7 @@ mod preload_file;
 mod printable;
 mod program;
 mod register_file;
+mod result_output;
 mod run;
 mod search_path;
 mod stat;
@@ -35,6 +36,7 @@ use clap::{Parser, Subcommand};
 use engine_option::EngineOption;
 use hostbuf::ErrorClass;
 use hostbuf_agent::report::end;
+use result_output::print_result;
 
 /// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 #[derive(Debug, Parser)]
@@ -103,8 +105,7 @@ pub fn main() -> ExitCode {
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Topology(arguments) => topology::run(&arguments),
         Verb::Version => {
-            println!("hostbuf {}", env!("CARGO_PKG_VERSION"));
-            ExitCode::SUCCESS
+            print_result("hostbuf", concat!("hostbuf ", env!("CARGO_PKG_VERSION"), "\n"), ExitCode::SUCCESS)
         }
         Verb::Object { path } => written(preload_file::install(&path)),
         Verb::Manual { prefix, date } => {
@@ -121,7 +122,7 @@ fn one_of(values: &[String]) -> String {
     }
 }
 
-/// Returns the exit status of a command that writes files.
+/// Returns the exit status of a command that only writes.
 fn written(result: hostbuf::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -157,7 +158,7 @@ fn reject(error: &clap::Error) -> ExitCode {
         return end("hostbuf", ErrorClass::Invalid, message);
     }
     if !error.use_stderr() {
-        error.exit();
+        return written(result_output::written(error.print()));
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         error.exit();

@@ -2,7 +2,6 @@
 
 mod load_bar;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -19,6 +18,7 @@ use hostbuf_staging::Backend;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::broker::stop_signals::StopSignals;
+use crate::result_output::write_result;
 use load_bar::LoadBar;
 
 /// Load files of tensors into memory, and report the rate and what bounds it
@@ -115,7 +115,7 @@ fn load_table(arguments: &LoadArguments, table: &TensorTable) -> Result<(), Load
         None => load_with_bar(arguments, options, &buffer)?,
         Some(gpu) => load_with_gpu(arguments, options, &buffer, gpu)?,
     };
-    print(&tensors, gpu.as_ref().map(|gpu| (gpu, begun.elapsed())));
+    print(&tensors, gpu.as_ref().map(|gpu| (gpu, begun.elapsed())))?;
     if arguments.keep {
         keep(&tensors)?;
     }
@@ -188,7 +188,11 @@ fn load_with_bar(
     loaded
 }
 
-fn print(tensors: &Tensors, gpu: Option<(&GpuCopy, Duration)>) {
+/// Prints one line about a load.
+///
+/// # Errors
+/// As [`write_result`].
+fn print(tensors: &Tensors, gpu: Option<(&GpuCopy, Duration)>) -> Result<(), hostbuf::Error> {
     let table = tensors.table();
     let counters = gpu.map_or_else(|| tensors.counters(), |(gpu, _)| gpu.counters());
     let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
@@ -209,8 +213,7 @@ fn print(tensors: &Tensors, gpu: Option<(&GpuCopy, Duration)>) {
     if let Some(bound) = counters.bound() {
         line += &format!(", bound by the {bound}");
     }
-    // The files are loaded even if nobody reads this line.
-    let _ = writeln!(std::io::stdout(), "{line}").and_then(|()| std::io::stdout().flush());
+    write_result(&(line + "\n"))
 }
 
 /// Waits for a signal.
@@ -223,7 +226,7 @@ fn keep(tensors: &Tensors) -> Result<(), LoadError> {
         Bytes(tensors.buffer().len() as u64),
         tensors.buffer().as_ptr().as_ptr() as usize
     );
-    let _ = std::io::stdout().write_all(line.as_bytes()).and_then(|()| std::io::stdout().flush());
+    write_result(&line)?;
     let mut waits = [PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
     while let Err(nix::Error::EINTR) = poll(&mut waits, PollTimeout::NONE) {}
     Ok(())

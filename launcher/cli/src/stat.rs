@@ -17,7 +17,6 @@ mod scan;
 mod sections;
 mod table;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use hostbuf::ErrorClass;
@@ -25,6 +24,7 @@ use hostbuf_agent::report::exit_code;
 use hostbuf_staging::RingStatus;
 
 use crate::printable::printable_json;
+use crate::result_output::print_result;
 
 /// List this host's buffers: job, address, size, pages obtained, sections on NUMA nodes, the
 /// processes that map them, fill state, the files of --load, registrations with devices, and the
@@ -62,7 +62,6 @@ pub fn run(arguments: &StatArguments) -> ExitCode {
         let parts = [table::text(&jobs), pool_table::text(&pools), rings::text(&rings)];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     };
-    // Nothing is reported to a reader that has ended (`hostbuf stat | head -1`).
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    if pools.lacks_selected { exit_code(ErrorClass::General) } else { ExitCode::SUCCESS }
+    let status = if pools.lacks_selected { exit_code(ErrorClass::General) } else { ExitCode::SUCCESS };
+    print_result("hostbuf stat", &text, status)
 }

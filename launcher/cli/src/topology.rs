@@ -4,7 +4,6 @@ mod json;
 mod restriction;
 mod table;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,6 +14,7 @@ use hostbuf_topology::{RecordedError, Topology};
 pub(crate) use restriction::Restriction;
 
 use crate::printable::{printable, printable_json};
+use crate::result_output::print_result;
 
 /// Print the NUMA nodes, GPUs, network cards and drives of this host, and the paths between them.
 ///
@@ -60,9 +60,7 @@ pub fn run(arguments: &TopologyArguments) -> ExitCode {
     } else {
         table::text(&host, &topology, restriction.as_ref())
     };
-    // Nothing is reported to a reader that has ended.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    ExitCode::SUCCESS
+    print_result("hostbuf topology", &text, ExitCode::SUCCESS)
 }
 
 /// Returns the class of an error, which is the exit status.
