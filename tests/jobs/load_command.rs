@@ -57,7 +57,7 @@ fn bad_input_gives_one_line() {
     fs::write(&shards, r#"{"weight_map":{}}"#).expect("the folder is writable");
     let hostile = folder.path("red\u{1b}[31m\nline.npy");
     fs::write(&hostile, [255; 100]).expect("the folder is writable");
-    let cases: [(&[&str], i32, &str); 11] = [
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["/no/such/file"], 1, "/no/such/file: No such file"),
         (&[damaged], 1, "is damaged"),
         (&[hostile.as_str()], 1, r"/red\u{1b}[31m\nline.npy is damaged"),
@@ -69,6 +69,10 @@ fn bad_input_gives_one_line() {
         (&["--backend", "gds", damaged], 2, "expected auto, posix, direct, uring or mmap"),
         (&["--backend", "cufile", damaged], 2, "expected auto, posix, direct, uring or mmap"),
         (&["--pages", "3m", damaged], 2, "invalid pages"),
+        (&["--threads", "0", damaged], 2, "0 is not in 1..=1024"),
+        (&["--threads", "1025", damaged], 2, "1025 is not in 1..=1024"),
+        (&["--gpu", "x", damaged], 2, "'x' for '--gpu <N>': expected the number of a GPU, such as 0"),
+        (&["--gpu", "-1", damaged], 2, "see hostbuf load --help"),
     ];
     for (arguments, status, text) in cases {
         let outcome = load(arguments);

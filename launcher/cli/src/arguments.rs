@@ -158,6 +158,14 @@ fn seconds(text: &str) -> std::result::Result<u32, &'static str> {
     text.parse().map_err(|_| "expected a number of seconds (0 waits for ever)")
 }
 
+/// Parses the number of a GPU.
+///
+/// # Errors
+/// The end of the message to the user if `text` is not a number.
+pub(crate) fn gpu_number(text: &str) -> std::result::Result<u32, &'static str> {
+    text.parse().map_err(|_| "expected the number of a GPU, such as 0")
+}
+
 impl StartArguments {
     /// Returns the time for which agents wait for their ranks; `None` means for ever.
     ///

@@ -20,6 +20,7 @@ use hostbuf::Bytes;
 use hostbuf_agent::report::end;
 use hostbuf_staging::{CudaDevice, HostDevice, RingOptions};
 
+use crate::arguments::gpu_number;
 use crate::printable::printable_json;
 use crate::result_output::print_result;
 use bench_error::BenchError;
@@ -42,7 +43,7 @@ pub(crate) struct BenchArguments {
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     files: Vec<PathBuf>,
     /// Copy the bytes to this GPU too, by its number
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = gpu_number)]
     gpu: Option<u32>,
     /// Repeat each read this many times, and report the median
     #[arg(long, value_name = "N", default_value_t = 3)]

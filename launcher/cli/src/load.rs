@@ -17,6 +17,7 @@ use hostbuf_os::printable::printable_path;
 use hostbuf_staging::Backend;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::arguments::gpu_number;
 use crate::broker::stop_signals::StopSignals;
 use crate::result_output::write_result;
 use load_bar::LoadBar;
@@ -36,7 +37,7 @@ pub(crate) struct LoadArguments {
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::AnyPath)]
     files: Vec<PathBuf>,
     /// Copy the bytes to this GPU too, by its number
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = gpu_number)]
     gpu: Option<u32>,
     /// Keep the memory, and that of the GPU, until a signal ends the command
     #[arg(long)]
@@ -46,8 +47,9 @@ pub(crate) struct LoadArguments {
     #[arg(value_parser = parse_backend)]
     backend: Backend,
     /// Use this many threads. The default is one for each core, at most 16
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    threads: usize,
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=LoadOptions::MAX_WORKERS as i64))]
+    threads: Option<u16>,
     /// Use pages of this size: auto (the largest available), 4k, thp, 2m, 1g
     #[arg(long, value_name = "PAGES", value_hint = ValueHint::Other, default_value = "auto")]
     #[arg(value_parser = |text: &str| text.parse::<Pages>())]
@@ -105,7 +107,8 @@ fn load(arguments: &LoadArguments) -> Result<(), JobError> {
 }
 
 fn load_table(arguments: &LoadArguments, table: &TensorTable) -> Result<(), LoadError> {
-    let options = LoadOptions::new().backend(arguments.backend).workers(arguments.threads);
+    let options =
+        LoadOptions::new().backend(arguments.backend).workers(arguments.threads.map_or(0, usize::from));
     let bytes = options.buffer_bytes(table)?;
     let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(bytes).pages(arguments.pages))?;
     let make = |number| GpuCopy::new(number, &buffer, table, &options);

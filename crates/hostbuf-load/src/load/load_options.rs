@@ -44,6 +44,8 @@ impl LoadOptions {
     /// The default of [`piece_bytes`](LoadOptions::piece_bytes): 4 MiB, which a disk reads with
     /// several requests at a time.
     pub const PIECE_BYTES: u64 = 4 << 20;
+    /// The largest number of [`workers`](LoadOptions::workers).
+    pub const MAX_WORKERS: usize = 1024;
 
     /// Makes the default options.
     #[must_use]
@@ -91,8 +93,9 @@ impl LoadOptions {
             LoadOptions { piece_bytes, .. } if !piece_bytes.is_multiple_of(4096) || *piece_bytes == 0 => {
                 format!("invalid piece of {piece_bytes} bytes: expected a multiple of 4096")
             }
-            LoadOptions { workers, .. } if *workers > 1024 => {
-                format!("invalid number of workers {workers}: expected at most 1024")
+            LoadOptions { workers, .. } if *workers > LoadOptions::MAX_WORKERS => {
+                let most = LoadOptions::MAX_WORKERS;
+                format!("invalid number of workers {workers}: expected at most {most}")
             }
             _ => return Ok(()),
         };
