@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use hostbuf_staging::{Backend, FileOptions};
+use hostbuf_staging::{Backend, FileOptions, ReadAt};
 
 use super::file_version::FileVersion;
 use super::name_index::NameIndex;
@@ -95,6 +95,14 @@ impl TensorTable {
             return Err(problem(FileProblem::Unsupported { what, remedy }));
         }
         let version = FileVersion::of(&metadata);
+        // Files of /proc have no length, and bytes all the same.
+        if version.bytes == 0 && matches!(file.read_at(&mut [0], 0), Ok(1..)) {
+            let what = "no length: the kernel makes its contents while they are read".to_owned();
+            return Err(problem(FileProblem::Unsupported {
+                what,
+                remedy: "Copy its contents to a file first",
+            }));
+        }
         let (header, bytes_read) = FileHeader::read(path, &file, version.bytes, format).map_err(problem)?;
         self.header_bytes += bytes_read;
         let number = self.files.len();

@@ -154,6 +154,12 @@ fn a_file_that_does_not_exist_and_a_device_are_errors() {
 }
 
 #[test]
+fn a_file_with_bytes_but_without_a_length_is_an_error() {
+    let error = problem("/proc/self/maps").to_string();
+    assert!(error.contains("/proc/self/maps cannot be loaded: it has no length"), "{error}");
+}
+
+#[test]
 fn names_from_an_index_are_escaped_and_cut() {
     let long = "x".repeat(100_000);
     for name in [r"\u001b[2Jred\nline", &long] {
