@@ -17,9 +17,10 @@ pub(crate) fn load_error(error: LoadError) -> CallError {
         LoadError::File(error) => match error.problem {
             FileProblem::Io { .. } => S::HOSTBUF_OS,
             FileProblem::Unsupported { .. } => S::HOSTBUF_UNSUPPORTED,
-            FileProblem::DuplicateTensor { .. } | FileProblem::EmptyFolder | FileProblem::NoPaths => {
-                S::HOSTBUF_INVALID
-            }
+            FileProblem::DuplicateTensor { .. }
+            | FileProblem::TwoForms { .. }
+            | FileProblem::EmptyFolder
+            | FileProblem::NoPaths => S::HOSTBUF_INVALID,
             FileProblem::Changed { .. } | FileProblem::OtherVersion { .. } => S::HOSTBUF_CHANGED,
             _ => S::HOSTBUF_DAMAGED,
         },

@@ -97,7 +97,7 @@ fn is_index(path: &Path) -> bool {
 ///
 /// # Errors
 /// The kernel's; [`FileProblem::Header`] for an index that is none;
-/// [`FileProblem::EmptyFolder`].
+/// [`FileProblem::EmptyFolder`]; [`FileProblem::TwoForms`].
 pub(crate) fn expand(path: &Path) -> Result<Vec<ShardFiles>, FileError> {
     let path = std::path::absolute(path).map_err(|error| FileProblem::io("finding")(error).at(path))?;
     if is_index(&path) {
@@ -113,13 +113,38 @@ pub(crate) fn expand(path: &Path) -> Result<Vec<ShardFiles>, FileError> {
         entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>().map_err(io)?;
     found.sort_unstable();
     if found.iter().any(|path| is_index(path)) {
-        return found.iter().filter(|path| is_index(path)).map(|path| of_index(path)).collect();
+        found.retain(|path| is_index(path));
+        if !found.iter().all(|path| is_consolidated(path)) {
+            found.retain(|path| !is_consolidated(path));
+        }
+        return found.iter().map(|path| of_index(path)).collect();
     }
     found.retain(|path| FileFormat::of_extension(path).is_some() && path.is_file());
     if found.is_empty() {
         return Err(FileProblem::EmptyFolder.at(path));
     }
+    has_one_form(&found)?;
     Ok(vec![ShardFiles { files: found, index: None }])
+}
+
+/// Checks that a folder without an index does not have the weights of a model in two forms.
+///
+/// # Errors
+/// [`FileProblem::TwoForms`].
+fn has_one_form(found: &[PathBuf]) -> Result<(), FileError> {
+    let is_safetensors = |path: &&PathBuf| FileFormat::of_extension(path) == Some(FileFormat::Safetensors);
+    let (consolidated, others): (Vec<_>, Vec<_>) =
+        found.iter().filter(is_safetensors).partition(|path| is_consolidated(path));
+    match (consolidated.first(), others.first()) {
+        (Some(first), Some(&other)) => Err(FileProblem::TwoForms { other: other.clone() }.at(first)),
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether a file, or an index, has the weights of a model in the form of Mistral. Its
+/// folder usually has them in the form of Hugging Face too, with other names of tensors.
+fn is_consolidated(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"consolidated"))
 }
 
 fn of_index(path: &Path) -> Result<ShardFiles, FileError> {

@@ -70,6 +70,12 @@ pub enum FileProblem {
         /// The path of the file with the first tensor of that name.
         first: PathBuf,
     },
+    /// A folder without an index has the file, which is of Mistral's form, besides files of another
+    /// form.
+    TwoForms {
+        /// The path of the first file of the other form.
+        other: PathBuf,
+    },
     /// An index names the file as a shard, and the file does not exist.
     MissingShard {
         /// The path of the index.
@@ -165,11 +171,20 @@ impl fmt::Display for FileError {
                 "{path} is damaged: its header names tensor \"{}\" twice. Write the file with different names",
                 name(tensor)
             ),
+            FileProblem::DuplicateTensor { first, .. } if *first == self.path => {
+                write!(f, "{path} is named twice, by itself, by its index or by its folder: name it once")
+            }
             FileProblem::DuplicateTensor { tensor, first } => write!(
                 f,
                 "{path} has a tensor \"{}\", and so has {}: load them into two buffers, or rename one of the tensors",
                 name(tensor),
                 printable_path(first)
+            ),
+            FileProblem::TwoForms { other } => write!(
+                f,
+                "{path} and {} usually are the same weights in two forms, and a folder is loaded with all its files: name the \
+                 files to load",
+                printable_path(other)
             ),
             FileProblem::MissingShard { index } => write!(
                 f,

@@ -135,9 +135,9 @@ impl LoadError {
                 | FileProblem::LfsPointer
                 | FileProblem::Page => LoadErrorKind::Damaged,
                 FileProblem::Unsupported { .. } => LoadErrorKind::Unsupported,
-                FileProblem::NamedTwice { .. } | FileProblem::DuplicateTensor { .. } => {
-                    LoadErrorKind::Duplicate
-                }
+                FileProblem::NamedTwice { .. }
+                | FileProblem::DuplicateTensor { .. }
+                | FileProblem::TwoForms { .. } => LoadErrorKind::Duplicate,
                 FileProblem::MissingShard { .. }
                 | FileProblem::MissingTensor { .. }
                 | FileProblem::EmptyFolder => LoadErrorKind::Missing,

@@ -29,7 +29,8 @@ pub struct TensorTable {
 impl TensorTable {
     /// Reads the headers of files. A path is a file, an index (`model.safetensors.index.json`), or
     /// a folder: of a folder its index with all shards, or else all files of a known format in the
-    /// order of their names.
+    /// order of their names. Of a model of Mistral in two forms, the index `consolidated*` does not
+    /// count, and without an index both forms are an error.
     ///
     /// # Errors
     /// [`FileError`], which names the file; [`FileProblem::NoPaths`] for no path.

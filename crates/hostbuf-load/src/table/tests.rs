@@ -128,7 +128,29 @@ fn a_tensor_that_two_files_have_is_named_with_both() {
     let error = TensorTable::read(&[&first, &second]).expect_err("both have y");
     let FileProblem::DuplicateTensor { tensor, first: found } = &error.problem else { panic!("{error}") };
     assert_eq!((tensor.as_str(), found, &error.path), ("y", &first, &second));
-    assert!(TensorTable::read(&[&first, &first]).is_err());
+    let error = TensorTable::read(&[&first, &first]).expect_err("it is named twice").to_string();
+    assert!(error.contains("first.safetensors is named twice"), "{error}");
+}
+
+#[test]
+fn of_weights_in_two_forms_only_those_of_the_index_are_loaded() {
+    let (folder, _index) = model("two-forms", INDEX);
+    folder.write("consolidated.safetensors", &shard(&["layers.0"]));
+    let table = TensorTable::read(&[folder.path()]).expect("the shards are complete");
+    assert_eq!(names(&table), ["a", "b", "c"]);
+
+    let index = r#"{"weight_map":{"layers.0":"consolidated.safetensors"}}"#;
+    folder.write("consolidated.safetensors.index.json", index.as_bytes());
+    assert_eq!(TensorTable::read(&[folder.path()]).expect("the shards are complete"), table);
+
+    let folder = TestFolder::new("two-forms-without-index");
+    folder.write("consolidated.safetensors", &shard(&["layers.0"]));
+    assert!(TensorTable::read(&[folder.path()]).is_ok());
+    let other = folder.write("model.safetensors", &shard(&["model.layers.0"]));
+    let error = problem(folder.path());
+    assert!(error.path.ends_with("consolidated.safetensors"), "{error}");
+    assert!(matches!(&error.problem, FileProblem::TwoForms { other: found } if *found == other), "{error}");
+    assert!(error.to_string().contains("name the files to load"), "{error}");
 }
 
 #[test]
