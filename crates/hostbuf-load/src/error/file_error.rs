@@ -46,7 +46,7 @@ pub enum FileProblem {
     OutOfBounds {
         /// The name of the tensor.
         tensor: String,
-        /// The offset of its end in the file.
+        /// The offset of its end in the file, or [`u64::MAX`] if no file can have it.
         end: u64,
         /// The number of bytes of the file.
         bytes: u64,
@@ -157,6 +157,13 @@ impl fmt::Display for FileError {
                 f,
                 "{path} is an HTML or XML page, such as that of a login or an error, not the file itself: download it again"
             ),
+            // The end is beyond all numbers.
+            FileProblem::OutOfBounds { tensor, end: u64::MAX, bytes } => write!(
+                f,
+                "{path} is damaged: the shape of tensor \"{}\" needs 2^64 bytes or more, but the file has {bytes} bytes. Copy or write \
+                 the file again",
+                name(tensor)
+            ),
             FileProblem::OutOfBounds { tensor, end, bytes } => write!(
                 f,
                 "{path} is damaged: tensor \"{}\" ends at byte {end}, but the file has {bytes} bytes. Copy or write the file \
@@ -210,8 +217,8 @@ impl fmt::Display for FileError {
             ),
             FileProblem::OtherVersion { first, own } => write!(
                 f,
-                "{path} is not the file that rank 0 has (there: {first}; here: {own}): use a shared file system, or copies with the \
-                 same times (cp --preserve, rsync --times)"
+                "{path} is not the file whose header was read (there: {first}; here: {own}): load it again once it is complete; several \
+                 hosts need a shared file system, or copies with the same times (cp --preserve, rsync --times)"
             ),
         }
     }

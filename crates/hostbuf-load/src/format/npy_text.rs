@@ -154,7 +154,10 @@ impl<'t> NpyText<'t> {
         self.peek();
         let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         let text = std::str::from_utf8(&self.text[self.at..self.at + digits]).unwrap_or_default();
-        let number = text.parse().map_err(|_| self.unexpected("a number"))?;
+        let number = text.parse().map_err(|_| match digits {
+            0 => self.unexpected("a number"),
+            _ => format!("the number at character {} is larger than 2^64 - 1", self.at),
+        })?;
         self.at += digits;
         Ok(number)
     }

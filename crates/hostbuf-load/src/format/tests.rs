@@ -218,7 +218,8 @@ fn names_from_headers_neither_control_the_terminal_nor_flood_it() {
 #[test]
 fn npy_that_lies_is_refused() {
     let text = "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 1000000, 1000000, 1000000)}";
-    assert!(matches!(read("w.npy", &npy(1, text, 64)), Err(FileProblem::OutOfBounds { .. })));
+    let message = problem("w.npy", &npy(1, text, 64));
+    assert!(message.contains("the shape of tensor \"w\" needs 2^64 bytes or more"), "{message}");
     let text = "{'descr': '<f8', 'fortran_order': False, 'shape': (9,)}";
     let message = problem("w.npy", &npy(1, text, 64));
     assert!(message.contains("tensor \"w\" ends at byte"), "{message}");
@@ -227,6 +228,10 @@ fn npy_that_lies_is_refused() {
         ("{'descr': '<f8', 'descr': '<f8', 'fortran_order': False, 'shape': (1,)}", "occurs twice"),
         ("{'descr': '<f8', 'fortran_order': Maybe, 'shape': (1,)}", "expected True or False"),
         ("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}", "expected a number"),
+        (
+            "{'descr': '<f8', 'fortran_order': False, 'shape': (1, 18446744073709551616)}",
+            "the number at character 54 is larger than 2^64 - 1",
+        ),
         ("{'descr': '<f8', 'fortran_order': False, 'shape': (1,)} or", "expected the end"),
         ("{'descr': [('a', '<f8', 'fortran_order': False", "does not end"),
         ("", "the text ends"),
