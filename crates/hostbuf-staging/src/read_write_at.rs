@@ -90,22 +90,23 @@ impl WriteAt for NamedFile {
 /// only at the end of the source.
 ///
 /// # Errors
-/// Those of the source; [`InvalidData`](io::ErrorKind::InvalidData) for a source that states more
-/// bytes than there is room for.
+/// Those of the source, with the number of bytes that were read before;
+/// [`InvalidData`](io::ErrorKind::InvalidData) for a source that states more bytes than there is
+/// room for.
 pub(crate) fn read_fully(
     source: &dyn ReadAt,
     into: &mut [u8],
     needed: usize,
     offset: u64,
-) -> io::Result<usize> {
+) -> Result<usize, (usize, io::Error)> {
     let mut done = 0;
     while done < needed {
         match source.read_at(&mut into[done..], offset + done as u64) {
             Ok(0) => break,
-            Ok(bytes) if bytes > into.len() - done => return Err(io::ErrorKind::InvalidData.into()),
+            Ok(bytes) if bytes > into.len() - done => return Err((done, io::ErrorKind::InvalidData.into())),
             Ok(bytes) => done += bytes,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err((done, error)),
         }
     }
     Ok(done)

@@ -11,6 +11,7 @@ use super::queued_copies::QueuedCopies;
 use crate::error::LoadError;
 use crate::shared::LoadedRegion;
 use crate::slice_target::SliceTarget;
+use crate::table::{SourceFile, TensorTable};
 
 /// A set of copies from the buffer of a load to a device. Dropping it waits for their end.
 pub(super) struct StartedCopies<'d, D: CopyDevice> {
@@ -20,10 +21,26 @@ pub(super) struct StartedCopies<'d, D: CopyDevice> {
     /// The targets, which keep the memory of the device.
     targets: Cow<'d, [SliceTarget]>,
     /// One for each call that has started copies.
-    events: Vec<D::Event>,
+    calls: Vec<StartedCall<D::Event>>,
     bytes: u64,
     failed: Option<LoadError>,
     is_lost: bool,
+}
+
+/// A call that has started copies.
+struct StartedCall<E> {
+    /// Recorded after the copies.
+    event: E,
+    first: CopyPlace,
+}
+
+/// The place of the first byte of a copy.
+#[derive(Clone, Copy)]
+struct CopyPlace {
+    /// The offset in the region.
+    offset: u64,
+    /// The device's address.
+    address: u64,
 }
 
 impl<'d, D: CopyDevice> StartedCopies<'d, D> {
@@ -33,8 +50,8 @@ impl<'d, D: CopyDevice> StartedCopies<'d, D> {
         region: LoadedRegion,
         targets: Cow<'d, [SliceTarget]>,
     ) -> StartedCopies<'d, D> {
-        let (events, bytes, failed) = (Vec::new(), 0, None);
-        StartedCopies { device, region, targets, events, bytes, failed, is_lost: false }
+        let (calls, bytes, failed) = (Vec::new(), 0, None);
+        StartedCopies { device, region, targets, calls, bytes, failed, is_lost: false }
     }
 
     pub(super) fn region(&self) -> &LoadedRegion {
@@ -48,7 +65,7 @@ impl<'d, D: CopyDevice> StartedCopies<'d, D> {
     /// Returns whether the device has copies to do. An error of the device is found by
     /// [`finish`](StartedCopies::finish).
     pub(super) fn are_running(&self) -> bool {
-        self.events.last().is_some_and(|last| matches!(self.device.is_complete(last), Ok(false)))
+        self.calls.last().is_some_and(|last| matches!(self.device.is_complete(&last.event), Ok(false)))
     }
 
     /// Starts the queued copies, without waiting for the device, and empties the queue. Nothing
@@ -61,7 +78,7 @@ impl<'d, D: CopyDevice> StartedCopies<'d, D> {
         let QueuedCopies { copies, rows } = queued;
         if let Some(first) = copies.first() {
             let bytes = copies.iter().map(|copy| copy.bytes as u64).sum();
-            self.start_with(first.address, bytes, |device, done| {
+            self.start_with(self.place(first.host, first.address), bytes, |device, done| {
                 // SAFETY: the caller guarantees both sides, which stay allocated until the copies
                 // have ended: `end` waits for them, or keeps both.
                 unsafe { device.copy_to_device(copies, done) }
@@ -69,7 +86,7 @@ impl<'d, D: CopyDevice> StartedCopies<'d, D> {
         }
         if let Some(first) = rows.first() {
             let bytes = rows.iter().map(DeviceRows::bytes).sum();
-            self.start_with(first.address, bytes, |device, done| {
+            self.start_with(self.place(first.host, first.address), bytes, |device, done| {
                 // SAFETY: as above.
                 unsafe { device.copy_rows_to_device(rows, done) }
             });
@@ -78,10 +95,15 @@ impl<'d, D: CopyDevice> StartedCopies<'d, D> {
         rows.clear();
     }
 
-    /// Starts copies of `bytes` bytes with a new event. The first one is that to `address`.
+    /// Returns the place of a copy from `host`, which is within the region.
+    fn place(&self, host: *mut u8, address: u64) -> CopyPlace {
+        CopyPlace { offset: host as u64 - self.region.start(0..0) as u64, address }
+    }
+
+    /// Starts copies of `bytes` bytes with a new event.
     fn start_with(
         &mut self,
-        address: u64,
+        first: CopyPlace,
         bytes: u64,
         start: impl FnOnce(&D, &D::Event) -> Result<(), DeviceError>,
     ) {
@@ -90,18 +112,18 @@ impl<'d, D: CopyDevice> StartedCopies<'d, D> {
         }
         let event = match self.device.new_event() {
             Ok(event) => event,
-            Err(error) => return self.fail(address, error),
+            Err(error) => return self.fail(first, error),
         };
         match start(self.device, &event) {
             Ok(()) => {
-                self.events.push(event);
+                self.calls.push(StartedCall { event, first });
                 self.bytes += bytes;
             }
             Err(error) => {
                 if error.has_started() {
-                    self.events.push(event);
+                    self.calls.push(StartedCall { event, first });
                 }
-                self.fail(address, error);
+                self.fail(first, error);
             }
         }
     }
@@ -115,25 +137,37 @@ impl<'d, D: CopyDevice> StartedCopies<'d, D> {
         self.failed.take().map_or(Ok(self.bytes), Err)
     }
 
-    fn fail(&mut self, address: u64, source: DeviceError) {
+    fn fail(&mut self, CopyPlace { offset, address }: CopyPlace, source: DeviceError) {
         self.is_lost |= source.is_lost();
-        self.failed.get_or_insert(TransferError::Device { address, source, landed: 0 }.into());
+        if !self.has_failed() {
+            let (name, offset) = self.place_in_files(offset);
+            self.failed = Some(TransferError::Device { name, offset, address, source, landed: 0 }.into());
+        }
+    }
+
+    /// Returns the path of the file at an offset of the region, and the offset in the file.
+    fn place_in_files(&self, offset: u64) -> (String, u64) {
+        let table = TensorTable::decode(&self.region.table_copy()).unwrap_or_default();
+        let contains = |file: &&SourceFile| (file.region_offset..file.region_end()).contains(&offset);
+        table.files().iter().find(contains).map_or_else(
+            || ("the loaded files".to_owned(), offset),
+            |file| (file.path.display().to_string(), offset - file.region_offset),
+        )
     }
 
     /// Waits until the device accesses neither side, or keeps both if it is lost.
     fn end(&mut self) {
-        let events = take(&mut self.events);
-        for event in &events {
+        let calls = take(&mut self.calls);
+        for call in &calls {
             if self.is_lost {
                 break;
             }
-            if let Err(error) = self.device.wait(event) {
-                let address = self.targets.first().map_or(0, |target| target.target.address());
-                self.fail(address, error);
+            if let Err(error) = self.device.wait(&call.event) {
+                self.fail(call.first, error);
             }
         }
         if self.is_lost {
-            forget((self.region.clone(), self.targets.to_vec(), events));
+            forget((self.region.clone(), self.targets.to_vec(), calls));
         }
     }
 }

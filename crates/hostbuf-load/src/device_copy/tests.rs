@@ -8,7 +8,7 @@ use hostbuf::job::Solo;
 use hostbuf::{BufferOptions, HostBuffer};
 use hostbuf_staging::{
     CopyDevice, DeviceCopy, DeviceError, DeviceTarget, Fault, SimulatedDevice, SimulatedEvent,
-    SimulatedMemory,
+    SimulatedMemory, TransferError,
 };
 
 use crate::error::{LoadError, LoadErrorKind};
@@ -61,16 +61,32 @@ fn a_device_that_fails_is_an_error() {
         for fault in [Fault::Refuse, Fault::Fail, Fault::Lose] {
             let device = SimulatedDevice::new();
             device.fault(number, fault);
-            let slice = tensors.slice("matrix", 1, 0, 2).expect("it is even");
+            let slice = tensors.slice("matrix", 1, 1, 2).expect("it is even");
             let rows = SliceTarget::new("matrix", memory(slice.bytes).1).slice(slice);
             let other = SliceTarget::new("other.bin", memory(5000).1);
             let error = tensors.copy_to_device(&device, &[rows, other]).expect_err("the device fails");
             assert_eq!(error.kind(), LoadErrorKind::Transfer, "copy {number}, {fault:?}: {error}");
+            // A device may be lost before or after the other copy has started.
+            if fault != Fault::Lose {
+                assert_names_the_file(&error, &tensors, number);
+            }
         }
     }
     let wrong = SliceTarget::new("matrix", memory(7).1);
     let error = tensors.copy_to_device(&SimulatedDevice::new(), &[wrong]).expect_err("960 bytes");
     assert!(matches!(error, LoadError::Target { needed: 960, bytes: 7, .. }), "{error}");
+}
+
+/// Checks that an error names the place in the file of which copy `number` has failed.
+fn assert_names_the_file(error: &LoadError, tensors: &Tensors, number: u64) {
+    let LoadError::Transfer(TransferError::Device { name, offset, source, .. }) = error else {
+        panic!("{error}")
+    };
+    let [matrix, other] = tensors.table().files() else { panic!("two files were loaded") };
+    // The second half of the columns begins in the first row.
+    let (file, expected) = if number == 1 { (other, 0) } else { (matrix, matrix.data_start + 12) };
+    assert_eq!((name.as_str(), *offset), (file.path.to_str().expect("it is text"), expected), "{error}");
+    assert_eq!(source.device(), "a simulated device");
 }
 
 /// Writes a file of `bytes` bytes, and returns its content.

@@ -14,7 +14,7 @@ use crate::device::{CopyDevice, DeviceCopy, DeviceError, StreamCopies};
 use crate::profiler_range::{ProfilerRange, ThreadRange};
 use crate::range_name::RangeName;
 use crate::slot_word::OwnedSlot;
-use crate::transfer::{HostSide, TransferError};
+use crate::transfer::{HostSide, PiecePart};
 
 /// The largest number of copies that one call starts.
 const COPIES: usize = 64;
@@ -60,15 +60,19 @@ impl<D: CopyDevice> RingCore<D> {
         self.counters.begin(COPYING);
         match self.start_copies(slot, &owned) {
             Ok(()) => owned.start_copy(),
-            Err(error) => self.fail_copy(slot, owned, error),
+            Err((first, error)) => self.fail_copy(slot, owned, first, error),
         }
     }
 
     /// Starts the copies of a slot.
     ///
     /// # Errors
-    /// The device's.
-    fn start_copies(&self, slot: &RingSlot<D::Event>, owned: &OwnedSlot<'_>) -> Result<(), DeviceError> {
+    /// The device's, with the first of the copies that one call has failed to start.
+    fn start_copies(
+        &self,
+        slot: &RingSlot<D::Event>,
+        owned: &OwnedSlot<'_>,
+    ) -> Result<(), (Option<PiecePart>, DeviceError)> {
         let SlotRecord { transfer, number } = slot.record(owned);
         if let Some(copies) = transfer.stream_copies() {
             self.start_stream_copies(slot, owned, copies);
@@ -78,11 +82,12 @@ impl<D: CopyDevice> RingCore<D> {
         let mut planned = transfer.plan.copies(*number);
         loop {
             let mut copies = [DeviceCopy::default(); COPIES];
-            let mut count = 0;
+            let (mut count, mut first) = (0, None);
             for (copy, part) in copies.iter_mut().zip(&mut planned) {
                 let host = slot.copied_memory(owned, part.memory.clone()).cast();
                 *copy = DeviceCopy { host, bytes: part.bytes(), address: part.address };
                 count += 1;
+                first.get_or_insert(part);
             }
             let copies = &copies[..count];
             if copies.is_empty() {
@@ -100,7 +105,7 @@ impl<D: CopyDevice> RingCore<D> {
                 }
             };
             // The event is recorded after the copies of the calls before.
-            started.map_err(|error| if has_started { error.started() } else { error })?;
+            started.map_err(|error| (first, if has_started { error.started() } else { error }))?;
             has_started = true;
             self.counters.add(PageWord::Copies, count as u64);
             let bytes: usize = copies.iter().map(|copy| copy.bytes).sum();
@@ -299,7 +304,10 @@ impl<D: CopyDevice> RingCore<D> {
     /// Goes on with a slot that the device has copied, or has failed to copy.
     fn copied(&self, slot: &RingSlot<D::Event>, mut owned: OwnedSlot<'_>, result: Result<(), DeviceError>) {
         if let Err(error) = result {
-            return self.fail_copy(slot, owned, error);
+            let SlotRecord { transfer, number } = slot.record(&owned);
+            // The event is that of all copies of the slot.
+            let first = transfer.plan.first_part(*number);
+            return self.fail_copy(slot, owned, first, error);
         }
         slot.set_copy_range(&mut owned, None);
         self.counters.end(COPYING);
@@ -320,13 +328,18 @@ impl<D: CopyDevice> RingCore<D> {
         }
     }
 
-    /// Stops the transfer of a slot that the device has failed to copy.
-    fn fail_copy(&self, slot: &RingSlot<D::Event>, mut owned: OwnedSlot<'_>, error: DeviceError) {
+    /// Stops the transfer of a slot that the device has failed to copy, from `first` on.
+    fn fail_copy(
+        &self,
+        slot: &RingSlot<D::Event>,
+        mut owned: OwnedSlot<'_>,
+        first: Option<PiecePart>,
+        error: DeviceError,
+    ) {
         slot.set_copy_range(&mut owned, None);
         self.counters.end(COPYING);
-        let SlotRecord { transfer, number } = slot.record(&owned);
-        let address = transfer.plan.part(*number, 0, 0).map_or(0, |part| part.address);
-        transfer.stop(TransferError::Device { address, source: error.clone(), landed: 0 });
+        let SlotRecord { transfer, .. } = slot.record(&owned);
+        transfer.stop_by_device(first, error.clone());
         // A copy that was started and then reported as failed may still be in flight.
         let is_lost = error.is_lost()
             || error.has_started()

@@ -118,12 +118,14 @@ impl<D: CopyDevice> RingCore<D> {
             Ok(bytes) => transfer.stop(TransferError::UnexpectedEnd {
                 name: source.name(),
                 offset: offset + bytes as u64,
+                device: self.device.name(),
                 landed: 0,
             }),
-            Err(error) => transfer.stop(TransferError::Io {
+            Err((bytes, error)) => transfer.stop(TransferError::Io {
                 doing: "reading",
                 name: source.name(),
-                offset,
+                offset: offset + bytes as u64,
+                device: self.device.name(),
                 source: Arc::new(error),
                 landed: 0,
             }),
@@ -141,6 +143,7 @@ impl<D: CopyDevice> RingCore<D> {
                 doing: "writing",
                 name: sink.name(),
                 offset: offset + bytes as u64,
+                device: self.device.name(),
                 source: Arc::new(error),
                 landed: 0,
             });

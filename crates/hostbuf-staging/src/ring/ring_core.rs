@@ -98,8 +98,7 @@ impl<D: CopyDevice> RingCore<D> {
     /// Stops a transfer if the ring ends, or has lost its device.
     pub(super) fn stop_if_over(&self, transfer: &TransferState) {
         if let Some(lost) = self.lost.get() {
-            let address = transfer.plan.part(0, 0, 0).map_or(0, |part| part.address);
-            transfer.stop(TransferError::Device { address, source: lost.clone(), landed: 0 });
+            transfer.stop_by_device(None, lost.clone());
         } else if self.is_stopping.load(Ordering::SeqCst) {
             transfer.stop(TransferError::Cancelled { landed: 0 });
         }
@@ -119,10 +118,7 @@ impl<D: CopyDevice> RingCore<D> {
         for (transfer, result) in ended {
             match result {
                 Ok(()) => self.start(transfer),
-                Err(source) => {
-                    let address = transfer.plan.part(0, 0, 0).map_or(0, |part| part.address);
-                    transfer.stop(TransferError::Device { address, source, landed: 0 });
-                }
+                Err(error) => transfer.stop_by_device(None, error),
             }
         }
         has_ended

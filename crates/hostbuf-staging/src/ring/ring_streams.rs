@@ -7,7 +7,7 @@ use super::held_transfers::EndedCopies;
 use super::staging_ring::Ring;
 use crate::device::{BeginTransfer, CopyDirection, DeviceError, DeviceTarget, StreamDevice};
 use crate::read_write_at::{ReadAt, WriteAt};
-use crate::transfer::{HostSide, Transfer, TransferError, TransferPart, TransferState};
+use crate::transfer::{HostSide, Transfer, TransferPart, TransferState};
 
 /// The time after which more copies are enqueued on a stream that had no room. One copy of 8 MiB
 /// takes 170 µs.
@@ -104,9 +104,8 @@ impl<D: StreamDevice> Ring<D> {
             true => self.hold(stream, (number, begin), state),
             false => core.device.begin_after(stream, begin).map(|()| core.after_streams.end_order(number)),
         });
-        if let Err(source) = ordered {
-            let address = state.plan.part(0, 0, 0).map_or(0, |part| part.address);
-            state.stop(TransferError::Device { address, source, landed: 0 });
+        if let Err(error) = ordered {
+            state.stop_by_device(None, error);
         }
         if state.is_over() {
             core.after_streams.remove(number);

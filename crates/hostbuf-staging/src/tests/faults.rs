@@ -24,7 +24,7 @@ fn a_failed_read_is_named_and_other_transfers_go_on() {
         let transfer = ring.read(Arc::new(broken), 0, to);
         check(&ring);
         match transfer.wait().unwrap_err() {
-            TransferError::Io { doing: "reading", name, offset, source, landed } => {
+            TransferError::Io { doing: "reading", name, offset, source, landed, .. } => {
                 assert_eq!((name.as_str(), offset % PIECE as u64), ("bytes", 0));
                 assert_eq!(source.to_string(), "the disk is broken");
                 assert!(landed <= offset && landed.is_multiple_of(SLOT as u64), "{landed} {offset}");

@@ -89,6 +89,7 @@ fn a_future_has_the_error() {
     let (_memory, to) = target(4096);
     let error = block_on(ring.read(Arc::new(NamedFile::new("/", folder)), 0, to)).unwrap_err();
     assert!(matches!(&error, TransferError::Io { name, .. } if name == "/"), "{error}");
-    let text = "reading / at offset 0: Is a directory (os error 21); 0 bytes have landed";
+    let text =
+        "reading / at offset 0 for a simulated device: Is a directory (os error 21); 0 bytes have landed";
     assert_eq!(error.to_string(), text);
 }

@@ -8,6 +8,7 @@ mod cache_budget;
 mod cancelled;
 mod child_process;
 mod disk_file;
+mod error_places;
 mod faults;
 mod files;
 mod forked_child;

@@ -20,6 +20,8 @@ pub enum TransferError {
         name: String,
         /// The offset of the first byte that was not read or written.
         offset: u64,
+        /// The description of the device to or from which the bytes go.
+        device: String,
         /// The error.
         source: Arc<io::Error>,
         /// The number of bytes at the beginning of the transfer that have landed.
@@ -31,14 +33,22 @@ pub enum TransferError {
         name: String,
         /// An offset of the requested range at which it has no byte: its end, or beyond that.
         offset: u64,
+        /// The description of the device to which the bytes go.
+        device: String,
         /// The number of bytes at the beginning of the transfer that have landed.
         landed: u64,
     },
-    /// The device has failed.
+    /// The device has failed. It reports one result for copies that start together, such as those
+    /// of the ranges of a batch in one slot; the places are those of the first of them. If the
+    /// device was lost before a copy began, they are those of the transfer.
     Device {
-        /// The device's address of the first byte of the copy that failed.
+        /// The name of the source or sink.
+        name: String,
+        /// The offset in the source or sink of the first byte of the copy that failed.
+        offset: u64,
+        /// The device's address of that byte.
         address: u64,
-        /// The error.
+        /// The error, which has the [description](DeviceError::device) of the device.
         source: DeviceError,
         /// The number of bytes at the beginning of the transfer that have landed.
         landed: u64,
@@ -96,20 +106,27 @@ impl TransferError {
 impl fmt::Display for TransferError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TransferError::Io { doing, name, offset, source, landed } => {
+            TransferError::Io { doing, name, offset, device, source, landed } => {
                 let name = printable(name);
-                write!(f, "{doing} {name} at offset {offset}: {source}; {landed} bytes have landed")
-            }
-            TransferError::UnexpectedEnd { name, offset, landed } => {
                 write!(
                     f,
-                    "{} ends at or before offset {offset}, before the end of the requested range; {landed} bytes have \
-                     landed; check the offset and the length",
-                    printable(name)
+                    "{doing} {name} at offset {offset} for {device}: {source}; {landed} bytes have landed"
                 )
             }
-            TransferError::Device { address, source, landed } => {
-                write!(f, "{source} (at {address:#x}); {landed} bytes have landed")
+            TransferError::UnexpectedEnd { name, offset, device, landed } => {
+                let name = printable(name);
+                write!(
+                    f,
+                    "{name} ends at or before offset {offset}, before the end of the requested range for {device}; \
+                     {landed} bytes have landed; check the offset and the length"
+                )
+            }
+            TransferError::Device { name, offset, address, source, landed } => {
+                let name = printable(name);
+                write!(
+                    f,
+                    "{source} (offset {offset} of {name}, address {address:#x}); {landed} bytes have landed"
+                )
             }
             TransferError::Cancelled { landed } => {
                 write!(f, "the transfer was cancelled; {landed} bytes have landed")

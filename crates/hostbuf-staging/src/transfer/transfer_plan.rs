@@ -72,6 +72,11 @@ impl TransferPlan {
         }
     }
 
+    /// Returns the first part of a chunk.
+    pub(crate) fn first_part(&self, chunk: u64) -> Option<PiecePart> {
+        self.part(chunk, 0, 0)
+    }
+
     /// Returns the parts of a chunk, each as long as one copy of a device can be: parts that are
     /// adjacent in the slot and on the device are one.
     pub(crate) fn copies(&self, chunk: u64) -> PlannedCopies<'_> {

@@ -9,11 +9,12 @@ use std::task::Waker;
 use hostbuf_os::poison::IgnorePoison;
 
 use super::gather_plan::GatherPlan;
+use super::planned_piece::PiecePart;
 use super::transfer_error::TransferError;
 use super::transfer_plan::TransferPlan;
 use super::transfer_span::TransferSpan;
 use crate::counters::{ACTIVE, CounterPage};
-use crate::device::StreamCopies;
+use crate::device::{DeviceError, StreamCopies};
 use crate::profiler_range::ProfilerRange;
 use crate::read_write_at::{ReadAt, WriteAt};
 
@@ -211,6 +212,14 @@ impl TransferState {
         if begun < self.chunks {
             self.finish(self.chunks - begun);
         }
+    }
+
+    /// Stops the transfer, since the device has failed to copy the bytes from the beginning of
+    /// `place` on; `None` for all bytes.
+    pub(crate) fn stop_by_device(&self, place: Option<PiecePart>, source: DeviceError) {
+        let place = place.or_else(|| self.plan.first_part(0));
+        let (offset, address) = place.map_or((0, 0), |part| (part.file_offset, part.address));
+        self.stop(TransferError::Device { name: self.endpoint.name(), offset, address, source, landed: 0 });
     }
 
     fn finish(&self, chunks: u64) {
