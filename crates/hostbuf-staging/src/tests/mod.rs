@@ -18,6 +18,7 @@ mod freezing;
 mod futures;
 mod held_call;
 mod host_memory;
+mod inherited_rings;
 mod lost_devices;
 mod mapped;
 mod memory_file;
