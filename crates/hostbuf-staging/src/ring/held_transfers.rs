@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use hostbuf_os::poison::IgnorePoison;
 
 use super::device_wait::DeviceWait;
 use crate::device::StreamCopies;
+use crate::sync::Mutex;
 use crate::transfer::TransferState;
 
 /// No slot is reserved.

@@ -1,11 +1,13 @@
 //! The memory of a ring, and the threads that access it.
 
 use std::ptr::NonNull;
-use std::sync::{Condvar, Mutex};
+use std::sync::Condvar;
 
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::poison::IgnorePoison;
 use hostbuf_register::{RingMemory, Span};
+
+use crate::sync::Mutex;
 
 /// The memory of a ring, and the number of threads that access it.
 pub(super) struct RingLife {

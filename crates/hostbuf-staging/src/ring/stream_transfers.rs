@@ -1,13 +1,14 @@
 //! The transfers that begin after the work of a stream.
 
 use std::mem::take;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use hostbuf_os::poison::IgnorePoison;
 
 use super::work_signal::WorkSignal;
 use crate::device::DeviceError;
+use crate::sync::Mutex;
 use crate::transfer::TransferState;
 
 /// The transfers that wait for the work of a stream. A thread of the device states that the work

@@ -1,11 +1,12 @@
 //! The transfers whose chunks have not all begun.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use hostbuf_os::poison::IgnorePoison;
 
+use crate::sync::Mutex;
 use crate::transfer::TransferState;
 
 /// The transfers whose chunks have not all begun, in the order in which they were started. A thread

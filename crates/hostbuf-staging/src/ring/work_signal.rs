@@ -1,10 +1,12 @@
 //! The sleep of threads that have nothing to do.
 
+use std::sync::Condvar;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use hostbuf_os::poison::IgnorePoison;
+
+use crate::sync::Mutex;
 
 /// The sleep of threads that have nothing to do (an event count). While no thread sleeps, a
 /// notification takes no lock and makes no system call.

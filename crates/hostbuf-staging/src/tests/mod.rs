@@ -7,6 +7,7 @@ mod byte_source;
 mod cache_budget;
 mod cancelled;
 mod child_process;
+mod counted_mutex;
 mod counted_ring_memory;
 mod disk_file;
 mod error_places;
@@ -36,5 +37,6 @@ mod system_calls;
 mod uring;
 mod uring_limits;
 
+pub(crate) use counted_mutex::CountedMutex;
 pub(crate) use disk_file::DiskFile;
 pub(crate) use span_log::SpanLog;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem::take;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, OnceLock};
 use std::task::Waker;
 
 use hostbuf_os::poison::IgnorePoison;
@@ -17,6 +17,7 @@ use crate::counters::{ACTIVE, CounterPage};
 use crate::device::{DeviceError, StreamCopies};
 use crate::profiler_range::ProfilerRange;
 use crate::read_write_at::{ReadAt, WriteAt};
+use crate::sync::Mutex;
 
 /// The side of the host, which says in which direction a transfer goes.
 pub(crate) enum HostSide {
