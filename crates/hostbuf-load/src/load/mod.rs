@@ -9,6 +9,8 @@ mod load_rounds;
 mod open_files;
 mod sent_table;
 #[cfg(test)]
+mod span_tests;
+#[cfg(test)]
 mod tests;
 mod window_pieces;
 mod window_reader;
