@@ -1,17 +1,19 @@
 //! Files, and the start of their transfers.
 
+use std::io;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use hostbuf_os::poison::IgnorePoison;
-use hostbuf_staging::{Backend, DeviceTarget, FileOptions, cached_pages, drop_cached_pages};
+use hostbuf_staging::{Backend, DeviceTarget, File, FileOptions, cached_pages, drop_cached_pages};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 #[cfg(feature = "cuda")]
 use crate::gpu_transfers::{self, TransferStreams};
 use crate::host_ring;
+use crate::os_error::os_raised;
 use crate::pool_error::invalid;
 use crate::running_transfer::RunningTransfer;
 use crate::transfer::{TransferHandle, wait_for_end};
@@ -79,7 +81,8 @@ impl FileHandle {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, write: bool, backend: &str) -> PyResult<FileHandle> {
         let backend: Backend = backend.parse().map_err(|why: String| invalid(py, why))?;
-        let file = py.detach(|| FileOptions::new().backend(backend).write(write).open(&path))?;
+        let opened = py.detach(|| FileOptions::new().backend(backend).write(write).open(&path));
+        let file = opened.map_err(|error| os_raised(py, &error, &path))?;
         Ok(FileHandle { file: Mutex::new(Some(TransferFile::new(file))) })
     }
 
@@ -103,8 +106,9 @@ impl FileHandle {
         self.start(py, TransferDirection::Write, array, offset, order)
     }
 
-    fn size(&self) -> PyResult<u64> {
-        Ok(self.open_file()?.file.bytes()?)
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        let file = self.open_file()?;
+        file.file.bytes().map_err(|error| os_raised(py, &error, file.file.path()))
     }
 
     /// Returns the name of the backend, and the reason why it was chosen.
@@ -120,7 +124,7 @@ impl FileHandle {
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.open_file()?;
-        Ok(py.detach(|| file.file.sync())?)
+        py.detach(|| file.file.sync()).map_err(|error| os_raised(py, &error, file.file.path()))
     }
 
     #[getter]
@@ -154,12 +158,23 @@ impl FileHandle {
 /// of all.
 #[pyfunction]
 pub fn page_cache(py: Python<'_>, path: PathBuf) -> PyResult<(u64, u64, u64)> {
-    let pages = py.detach(|| cached_pages(&std::fs::File::open(path)?))?;
+    let pages = with_file(py, &path, |file| cached_pages(file.as_std()))?;
     Ok((pages.cached, pages.dirty, pages.pages))
 }
 
 /// Drops the pages of a file from the page cache.
 #[pyfunction]
 pub fn drop_page_cache(py: Python<'_>, path: PathBuf) -> PyResult<()> {
-    Ok(py.detach(|| drop_cached_pages(&std::fs::File::open(path)?))?)
+    with_file(py, &path, |file| drop_cached_pages(file.as_std()))
+}
+
+/// Opens a file through the page cache for a call.
+fn with_file<T: Send>(
+    py: Python<'_>,
+    path: &Path,
+    call: impl FnOnce(&File) -> io::Result<T> + Send,
+) -> PyResult<T> {
+    let open = || FileOptions::new().backend(Backend::Posix).open(path);
+    let called = py.detach(|| open().and_then(|file| call(&file)));
+    called.map_err(|error| os_raised(py, &error, path))
 }

@@ -16,6 +16,7 @@ mod host_ring;
 mod ipc_memory;
 mod load;
 mod memory;
+mod os_error;
 mod placement;
 mod pool;
 mod pool_block;

@@ -1,10 +1,12 @@
 //! Files of tensors: their headers, and loading them into a buffer.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use hostbuf::BufferOptions;
 use hostbuf_load::{
-    ArrayOrder, ByteOrder, FileFormat, LoadError, LoadOptions, SourceFile, TensorEntry, TensorTable, Tensors,
+    ArrayOrder, ByteOrder, FileError, FileFormat, FileProblem, LoadError, LoadOptions, SourceFile,
+    TensorEntry, TensorTable, Tensors,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -13,6 +15,7 @@ use pyo3::types::PyTuple;
 use crate::comm::RankGroup;
 use crate::error::raised;
 use crate::handle::BufferHandle;
+use crate::os_error::{OsErrorFields, os_fields};
 use crate::pool_error::invalid;
 use crate::transfer_error::transfer_raised;
 
@@ -60,10 +63,23 @@ fn load_raised(py: Python<'_>, error: LoadError) -> PyErr {
         LoadError::Transfer(error) => transfer_raised(py, &error),
         error => {
             let kind = format!("{:?}", error.kind());
-            let made =
-                OF.import(py, "hostbuf._error", "of_load").and_then(|of| of.call1((kind, error.to_string())));
+            let made = OF
+                .import(py, "hostbuf._error", "of_load")
+                .and_then(|of| of.call1((kind, error.to_string(), missing_file(&error))));
             made.map_or_else(|failed| failed, PyErr::from_value)
         }
+    }
+}
+
+/// Returns the fields of the error if a file does not exist.
+fn missing_file(error: &LoadError) -> Option<OsErrorFields> {
+    let LoadError::File(FileError { path, problem, .. }) = error else { return None };
+    match problem {
+        FileProblem::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
+            Some(os_fields(source, path))
+        }
+        FileProblem::MissingShard { .. } => Some(os_fields(&ErrorKind::NotFound.into(), path)),
+        _ => None,
     }
 }
 

@@ -1,18 +1,23 @@
 //! Converts errors of transfers and rings to exceptions of the package.
 
+use std::path::Path;
+
 use hostbuf::Error;
 use hostbuf_staging::{RingError, TransferError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::error::raised;
+use crate::os_error::os_fields;
 
 /// Returns the exception of a transfer. The package's function `hostbuf._error.of_transfer` selects
 /// its class.
 pub fn transfer_raised(py: Python<'_>, error: &TransferError) -> PyErr {
     static OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let (kind, landed, errno) = match error {
-        TransferError::Io { landed, source, .. } => ("Io", *landed, source.raw_os_error()),
+    let (kind, landed, os) = match error {
+        TransferError::Io { landed, source, name, .. } => {
+            ("Io", *landed, Some(os_fields(source, Path::new(name))))
+        }
         TransferError::UnexpectedEnd { landed, .. } => ("UnexpectedEnd", *landed, None),
         TransferError::Device { landed, .. } => ("Device", *landed, None),
         TransferError::Cancelled { landed } => ("Cancelled", *landed, None),
@@ -26,7 +31,7 @@ pub fn transfer_raised(py: Python<'_>, error: &TransferError) -> PyErr {
     };
     let made = OF
         .import(py, "hostbuf._error", "of_transfer")
-        .and_then(|of| of.call1((kind, error.to_string(), landed, errno)));
+        .and_then(|of| of.call1((kind, error.to_string(), landed, os)));
     made.map_or_else(|failed| failed, PyErr::from_value)
 }
 

@@ -3,6 +3,8 @@
 import array
 import asyncio
 import ctypes
+import errno
+import functools
 import gc
 import io
 import os
@@ -129,8 +131,30 @@ class Files(unittest.TestCase):
         path = self.folder / "fifo"
         os.mkfifo(path)
         for mode in ("r", "w"):
-            with self.assertRaisesRegex(OSError, "it is a FIFO"):
+            with self.assertRaisesRegex(OSError, "it is a FIFO") as raised:
                 hostbuf.File(path, mode)
+            self.assertEqual((raised.exception.errno, raised.exception.filename), (errno.EINVAL, str(path)))
+        for call in (hostbuf.page_cache, hostbuf.drop_page_cache):
+            with self.assertRaisesRegex(OSError, "it is a FIFO"):
+                call(path)
+
+    def test_errors_are_those_of_python(self) -> None:
+        missing = self.folder / "none"
+        with self.assertRaises(FileNotFoundError) as expected:
+            open(missing)
+        handle = functools.partial(hostbuf._hostbuf.FileHandle, write=False, backend="auto")
+        for call in (hostbuf.File, hostbuf.page_cache, hostbuf.drop_page_cache, handle):
+            with self.assertRaises(FileNotFoundError) as raised:
+                call(missing)
+            self.assertEqual((raised.exception.args, raised.exception.filename), (expected.exception.args, str(missing)))
+            self.assertEqual(str(raised.exception), str(expected.exception))
+        # A backend that the file cannot have is an error without a number in the kernel.
+        with self.assertRaises(OSError) as refused:
+            hostbuf.File(self.path, backend="mmap")
+            self.skipTest(f"{self.path} is on tmpfs")
+        error = refused.exception
+        self.assertEqual((error.errno, error.filename), (errno.EOPNOTSUPP, str(self.path)))
+        self.assertIn("only files on tmpfs are mapped", error.strerror)
 
     def test_backends(self) -> None:
         with hostbuf.File(self.path, backend="posix") as file:
@@ -203,7 +227,9 @@ class Files(unittest.TestCase):
         with hostbuf.File(self.folder) as folder, self.assertRaisesRegex(hostbuf.TransferIOError, "Is a directory") as io_error:
             folder.read(np.zeros(20))
         self.assertIsInstance(io_error.exception, OSError)
-        self.assertEqual(io_error.exception.errno, 21)
+        error = io_error.exception
+        self.assertEqual((error.errno, error.strerror, error.filename), (21, os.strerror(21), str(self.folder)))
+        self.assertTrue(str(error).endswith("0 bytes have landed"), error)
 
     def test_closing_waits_and_reports_errors_that_nobody_asked_for(self) -> None:
         out = np.ones(LARGE, "u1")

@@ -1,6 +1,7 @@
 """Files of safetensors and loading, with numpy. PyTorch, where it is installed, gets the same
 files; those of a GPU are in gpu_files.py."""
 
+import errno
 import gc
 import itertools
 import json
@@ -139,7 +140,9 @@ class SafeOpen(Files):
         missing = self.folder / "none"
         with self.assertRaises(FileNotFoundError) as raised:
             hostbuf.safe_open(missing, "np")
-        self.assertEqual(str(raised.exception), f"No such file or directory: {missing}")
+        error = raised.exception
+        self.assertEqual(str(error), f"No such file or directory: {missing}")
+        self.assertEqual((error.errno, error.filename), (errno.ENOENT, str(missing)))
 
     def test_errors_are_also_those_of_the_package_safetensors(self) -> None:
         if "safetensors" in sys.modules:
@@ -259,6 +262,17 @@ class Load(Files):
         with self.assertRaisesRegex(hostbuf.LoadError, "name at least one file") as raised:
             hostbuf.load([])
         self.assertEqual(raised.exception.kind, "Argument")
+        with self.assertRaises(FileNotFoundError) as missing:
+            hostbuf.load(self.folder / "none")
+        self.assertIsInstance(missing.exception, hostbuf.MissingFileError)
+        error = missing.exception
+        self.assertEqual((error.errno, error.filename), (errno.ENOENT, str(self.folder / "none")))
+        self.assertRegex(str(error), "^opening .*/none: No such file")
+        index = self.folder / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": {"x": "shard.safetensors"}}))
+        with self.assertRaisesRegex(FileNotFoundError, "names it as a shard") as missing:
+            hostbuf.load(index)
+        self.assertEqual((missing.exception.errno, missing.exception.filename), (errno.ENOENT, str(self.folder / "shard.safetensors")))
         with self.assertRaisesRegex(hostbuf.InvalidError, "invalid device cpu: expected a GPU"):
             hostbuf.load(self.path, device="cpu")
         with self.assertRaises(TypeError):

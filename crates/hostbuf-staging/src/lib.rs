@@ -37,8 +37,8 @@ pub use device::{CudaDevice, CudaStreamCopies};
 #[cfg(any(test, feature = "testing"))]
 pub use device::{Fault, SimulatedCopies, SimulatedDevice, SimulatedEvent, SimulatedMemory, SimulatedStream};
 pub use file::{
-    Backend, BackendChoice, CachedPages, File, FileOptions, cached_pages, cached_pages_in, drop_cached_pages,
-    is_in_memory,
+    Backend, BackendChoice, CachedPages, File, FileOptions, OpenError, cached_pages, cached_pages_in,
+    drop_cached_pages, is_in_memory,
 };
 #[cfg(feature = "cuda")]
 pub use file::{CuFile, CuFileBuffer, CuFileCode, CuFileDriver, CuFileError};

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 
 class Error(RuntimeError):
     """A failed call: its message, one line, and the kind of the error, as in the Rust library.
@@ -130,7 +133,11 @@ class TransferError(Error):
 
 
 class TransferIOError(TransferError, OSError):
-    """The file could not be read or written: ``errno`` is the reason."""
+    """The file could not be read or written: ``errno`` and ``strerror`` are the reason, and
+    ``filename`` is the path."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class EndOfFileError(TransferError, EOFError):
@@ -148,6 +155,13 @@ class GpuTransferError(TransferError):
 class LoadError(Error):
     """Files of tensors cannot be loaded: ``kind`` is ``Io``, ``Damaged``, ``Unsupported``,
     ``Duplicate``, ``Missing``, ``Changed``, ``Memory``, ``Argument`` or ``Job``."""
+
+
+class MissingFileError(LoadError, FileNotFoundError):
+    """A file of tensors does not exist: ``filename`` is its path."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class SafetensorError(LoadError):
@@ -212,15 +226,37 @@ _TRANSFER_CLASSES: dict[str, type[TransferError]] = {
 }
 
 
-def of_transfer(kind: str, message: str, landed: int, errno: int | None) -> TransferError:
+def of_transfer(kind: str, message: str, landed: int, fields: _OsFields | None) -> TransferError:
     """Returns the exception of a transfer for a kind; the native part raises it."""
     error = _TRANSFER_CLASSES.get(kind, TransferError)(message, kind)
     error.landed = landed
-    if isinstance(error, OSError):
-        error.errno = errno
+    if isinstance(error, OSError) and fields:
+        error.errno, error.strerror, error.filename = _os_arguments(fields)
     return error
 
 
-def of_load(kind: str, message: str) -> LoadError:
+def of_load(kind: str, message: str, missing: _OsFields | None) -> LoadError:
     """Returns the exception of a load for a kind; the native part raises it."""
-    return LoadError(message, kind)
+    if missing is None:
+        return LoadError(message, kind)
+    error = MissingFileError(message, kind)
+    error.errno, error.strerror, error.filename = _os_arguments(missing)
+    return error
+
+
+# The kind of an error in Rust, the kernel's number or 0, the reason without a number, the path.
+_OsFields = tuple[str, int, str, str]
+_NUMBERS = {"InvalidInput": errno.EINVAL, "NotFound": errno.ENOENT, "Unsupported": errno.EOPNOTSUPP}
+
+
+def _os_arguments(fields: _OsFields) -> tuple[int, str, str]:
+    """Returns the number, the description and the path of an error."""
+    kind, number, why, path = fields
+    own = _NUMBERS.get(kind, errno.EIO)
+    described = os.strerror(number or own) if number or kind == "NotFound" else why
+    return number or own, described, path
+
+
+def of_os(fields: _OsFields) -> OSError:
+    """Returns the exception of a file, of the class for its number; the native part raises it."""
+    return OSError(*_os_arguments(fields))

@@ -137,7 +137,7 @@ class File:
         backend: ``auto``, or the name of a backend, as :class:`FileBackend` has it.
 
     Raises:
-        OSError: the file cannot be opened, or has no such backend.
+        OSError: the file cannot be opened, or has no such backend; it is a FIFO or a folder.
         InvalidError: there is no such mode or backend.
     """
 
@@ -290,13 +290,17 @@ def page_cache(path: str | os.PathLike[str]) -> CachedPages:
     """Returns how much of a file is in the page cache.
 
     Raises:
-        OSError: the file cannot be opened; the kernel is older than Linux 6.5, or the file has no
-            page cache.
+        OSError: the file cannot be opened, or is a FIFO; the kernel is older than Linux 6.5, or the
+            file has no page cache.
     """
     return CachedPages(*_hostbuf.page_cache(os.fspath(path)))
 
 
 def drop_page_cache(path: str | os.PathLike[str]) -> None:
     """Drops the pages of a file from the page cache, after it has written them. Pages that a
-    process maps stay."""
+    process maps stay.
+
+    Raises:
+        OSError: the file cannot be opened, is a FIFO, or cannot be written to the disk.
+    """
     _hostbuf.drop_page_cache(os.fspath(path))

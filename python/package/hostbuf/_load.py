@@ -105,6 +105,7 @@ def load(
         HostTensors, which are views of the buffer; with ``device`` a dict of tensors on the GPU.
 
     Raises:
+        MissingFileError: a file does not exist. With ``comm``, the other ranks raise LoadError.
         LoadError: a file cannot be loaded. With ``comm``, all ranks raise it.
         NoSpaceError: in all ranks, if a host has too little memory.
 

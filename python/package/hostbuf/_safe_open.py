@@ -48,6 +48,13 @@ def _both(theirs: type[BaseException]) -> type[SafetensorError]:
 _classes: dict[type[BaseException], type[SafetensorError]] = {}
 
 
+class _NotFoundError(FileNotFoundError):
+    """A missing file, with the message of the package safetensors."""
+
+    def __str__(self) -> str:
+        return f"{self.strerror}: {self.filename}"
+
+
 class _Tensor:
     """The place of a tensor in its file."""
 
@@ -66,8 +73,8 @@ class _OpenFile:
     def __init__(self, path: str, framework: str, device: str, backend: str) -> None:
         try:
             self.file = File(path, "r", backend)
-        except FileNotFoundError:
-            raise FileNotFoundError(f"No such file or directory: {path}") from None
+        except FileNotFoundError as error:
+            raise _NotFoundError(error.errno, error.strerror, path) from None
         try:
             (header,), entries = _hostbuf.read_table([path], "safetensors")
         except LoadError as error:

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use hostbuf_os::printable::{printable, printable_name, printable_path};
+use hostbuf_staging::OpenError;
 
 use crate::table::FileVersion;
 
@@ -122,11 +123,7 @@ impl FileProblem {
     /// Makes the error of a file that was opened by [`hostbuf_staging::File`], whose errors name
     /// the path already.
     pub(crate) fn opening(error: io::Error, path: &Path) -> FileError {
-        let text = error.to_string();
-        let source = match text.strip_prefix(&format!("{}: ", path.display())) {
-            Some(rest) => io::Error::new(error.kind(), rest.to_owned()),
-            None => error,
-        };
+        let source = error.downcast::<OpenError>().map_or_else(|error| error, |opened| opened.source);
         FileProblem::Io { doing: "opening", source }.at(path)
     }
 

@@ -11,6 +11,7 @@ use super::cached_read::cached_read;
 use super::direct_io::DirectFile;
 use super::file_system::{FileSystem, FileSystemKind};
 use super::non_temporal;
+use super::open_error::OpenError;
 use crate::read_write_at::{ReadAt, WriteAt};
 
 /// A file with its descriptors, which its handle and its transfers share.
@@ -29,8 +30,7 @@ impl FileDescriptors {
     /// # Errors
     /// See [`FileOptions::open`](super::FileOptions::open).
     pub(super) fn open(path: &Path, backend: Backend, is_written: bool) -> io::Result<FileDescriptors> {
-        let with_path =
-            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let with_path = |source| io::Error::from(OpenError { path: path.to_owned(), source });
         // The open of a FIFO waits for its other end.
         if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
             let why = "it is a FIFO, whose bytes have no offsets: copy them to a file first";

@@ -11,6 +11,7 @@ mod file_system;
 mod mapped_file;
 mod mapped_writes;
 mod non_temporal;
+mod open_error;
 mod page_cache;
 mod staged_file;
 mod uring;
@@ -19,6 +20,7 @@ pub use backend::{Backend, BackendChoice};
 #[cfg(feature = "cuda")]
 pub use cufile::{CuFile, CuFileBuffer, CuFileCode, CuFileDriver, CuFileError};
 pub use file_system::is_in_memory;
+pub use open_error::OpenError;
 pub use page_cache::{CachedPages, cached_pages, cached_pages_in, drop_cached_pages};
 pub use staged_file::{File, FileOptions};
 pub(crate) use uring::with_slot_memory;

@@ -45,8 +45,10 @@ impl FileOptions {
     /// Opens a file.
     ///
     /// # Errors
-    /// As `open(2)`, with the path; [`Unsupported`](io::ErrorKind::Unsupported), with the reason,
-    /// if the file cannot be read and written by the requested backend.
+    /// As `open(2)`, with the path as [`OpenError`](crate::OpenError);
+    /// [`Unsupported`](io::ErrorKind::Unsupported), with the reason, if the file cannot be read and
+    /// written by the requested backend; [`InvalidInput`](io::ErrorKind::InvalidInput) if it is a
+    /// FIFO.
     pub fn open(self, path: impl AsRef<Path>) -> io::Result<File> {
         FileDescriptors::open(path.as_ref(), self.backend, self.write).map(|file| File(Arc::new(file)))
     }

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use super::byte_source::{SLOT, pattern, ring, target};
 use super::disk_file::DiskFile;
 use crate::{
-    Backend, DeviceTarget, File, FileOptions, SimulatedDevice, TransferPart, cached_pages, drop_cached_pages,
+    Backend, DeviceTarget, File, FileOptions, OpenError, SimulatedDevice, TransferPart, cached_pages,
+    drop_cached_pages,
 };
 
 #[test]
@@ -98,6 +99,9 @@ fn a_file_that_is_not_there_is_named() {
     let error = File::open("/no/such/file").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
     assert!(error.to_string().starts_with("/no/such/file: "), "{error}");
+    let inner: OpenError = error.downcast().unwrap();
+    assert_eq!(inner.path.to_str(), Some("/no/such/file"));
+    assert_eq!(inner.source.raw_os_error(), Some(libc::ENOENT));
 }
 
 proptest! {
