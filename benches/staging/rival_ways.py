@@ -201,7 +201,7 @@ def slices_hostbuf(path: str) -> Callable[[], list[Any]]:
 
     def load() -> list[Any]:
         with hostbuf.File(path) as file:
-            for transfer in [file.pread(part, offset) for part, (offset, _) in zip(memory, ranges)]:
+            for transfer in [file.pread(part, offset=offset) for part, (offset, _) in zip(memory, ranges)]:
                 transfer.get()
         return memory
 

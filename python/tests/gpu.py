@@ -213,7 +213,7 @@ class Gpu(unittest.TestCase):
                 with hostbuf.File(f"{folder}/numbers") as file:
                     self.assertEqual(file.pread(there).get(), numbers.nbytes)
                     part = there[1000:2000]
-                    file.pread(part, 0).get()
+                    file.pread(part, offset=0).get()
                 self.assertEqual(there[1000:2000].sum().item(), there[:1000].sum().item())
                 # The file gets the result of the kernel, which is not awaited here.
                 there *= 2

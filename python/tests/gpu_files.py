@@ -120,12 +120,12 @@ class GpuFiles(unittest.TestCase):
             self.assertEqual(file.pread(array).get(), len(NUMBERS))
             self.assertEqual(self.content(array), NUMBERS)
             small = DeviceArray(self.cuda, 100)
-            self.assertEqual(file.read(small, 77, size=50), 50)
+            self.assertEqual(file.read(small, offset=77, size=50), 50)
             self.assertEqual(self.content(small)[:50], NUMBERS[77:127])
         # The file gets what the stream writes first.
         self.cuda.write(array.address, b"abc", self.stream)
         with hostbuf.File(self.folder / "copy", "w") as file:
-            self.assertEqual(file.write(array, 10), len(NUMBERS))
+            self.assertEqual(file.write(array, offset=10), len(NUMBERS))
         self.assertEqual((self.folder / "copy").read_bytes(), bytes(10) + b"abc" + NUMBERS[3:])
 
     def test_a_block_of_a_pool_is_an_array_of_dlpack(self) -> None:

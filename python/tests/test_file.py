@@ -66,25 +66,25 @@ class Files(unittest.TestCase):
         with hostbuf.File(self.path) as file:
             self.assertEqual((file.size, file.name, file.mode), (800000, str(self.path), "r"))
             for backing in [np.zeros(10, "i8"), bytearray(80), array.array("q", bytes(80)), (ctypes.c_int64 * 10)()]:
-                self.assertEqual(file.read(backing, 80), 80)
+                self.assertEqual(file.read(backing, offset=80), 80)
                 self.assertEqual(bytes(backing), expected)
             by_dlpack = np.zeros(10, "i8")
-            self.assertEqual(file.pread(Dlpack(by_dlpack), 80).get(), 80)
+            self.assertEqual(file.pread(Dlpack(by_dlpack), offset=80).get(), 80)
             self.assertEqual(by_dlpack.tobytes(), expected)
             whole = np.zeros((10, 10), "i8")
-            self.assertEqual(file.read(whole[2:3], 80), 80)
+            self.assertEqual(file.read(whole[2:3], offset=80), 80)
             self.assertEqual(whole[2].tobytes(), expected)
             self.assertEqual(whole.sum(), self.numbers[10:20].sum())
             columns = np.zeros((2, 5), "i8", order="F")
-            file.read(columns, 80)
+            file.read(columns, offset=80)
             self.assertEqual(columns.tobytes("A"), expected)
             times = np.zeros(10, "M8[s]")
-            file.read(times, 80)
+            file.read(times, offset=80)
             self.assertEqual(times.tobytes(), expected)
             part = bytearray(100)
-            self.assertEqual(file.read(part, 80, size=8), 8)
+            self.assertEqual(file.read(part, offset=80, size=8), 8)
             self.assertEqual(part, expected[:8] + bytes(92))
-            self.assertEqual(file.read(bytearray(), 10**6), 0)
+            self.assertEqual(file.read(bytearray(), offset=10**6), 0)
 
     @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_tensors(self) -> None:
@@ -93,7 +93,7 @@ class Files(unittest.TestCase):
             file.read(tensor)
             self.assertEqual(tensor.numpy().tobytes(), self.numbers.tobytes())
             halves = torch.zeros(40, dtype=torch.bfloat16)
-            self.assertEqual(file.read(halves, 80), 80)
+            self.assertEqual(file.read(halves, offset=80), 80)
             with self.assertRaisesRegex(hostbuf.InvalidError, "is not contiguous"):
                 file.pread(torch.zeros(4, 4)[:, 1])
 
@@ -101,16 +101,16 @@ class Files(unittest.TestCase):
         path = self.folder / "new"
         for backend in ["posix", "auto"]:
             with hostbuf.File(path, "w", backend) as file:
-                transfers = [file.pwrite(self.numbers[i : i + 10000], 8 * i) for i in range(0, 100000, 10000)]
+                transfers = [file.pwrite(self.numbers[i : i + 10000], offset=8 * i) for i in range(0, 100000, 10000)]
                 self.assertEqual([one.get() for one in transfers], [80000] * 10)
-                file.write(b"abc", 800000)
+                file.write(b"abc", offset=800000)
                 frozen = self.numbers.copy()
                 frozen.flags.writeable = False
-                file.write(frozen, 800003)
+                file.write(frozen, offset=800003)
                 file.sync()
             self.assertEqual(path.read_bytes(), self.numbers.tobytes() + b"abc" + self.numbers.tobytes())
         with hostbuf.File(path, "r+") as file:
-            file.write(b"xy", 1)
+            file.write(b"xy", offset=1)
             got = bytearray(4)
             file.read(got)
             self.assertEqual(got, self.numbers.tobytes()[:1] + b"xy" + self.numbers.tobytes()[3:4])
@@ -171,7 +171,7 @@ class Files(unittest.TestCase):
             self.skipTest(f"O_DIRECT: {error}")
         with file:
             got = np.zeros(99990, "i8")
-            file.read(got, 80)
+            file.read(got, offset=80)
             self.assertTrue(np.array_equal(got, self.numbers[10:]))
 
     def test_invalid_arrays_and_files(self) -> None:
@@ -195,9 +195,9 @@ class Files(unittest.TestCase):
             with self.assertRaisesRegex(hostbuf.InvalidError, "invalid size 81: the array has 80 bytes"):
                 file.pread(np.zeros(10), size=81)
             with self.assertRaisesRegex(hostbuf.InvalidError, "invalid offset -1"):
-                file.pread(np.zeros(10), -1)
+                file.pread(np.zeros(10), offset=-1)
             with self.assertRaisesRegex(hostbuf.InvalidError, "ends before 2\\^63"):
-                file.pread(np.zeros(10), (1 << 63) - 1).get()
+                file.pread(np.zeros(10), offset=(1 << 63) - 1).get()
             with self.assertRaisesRegex(io.UnsupportedOperation, "not writable"):
                 file.pwrite(b"abc")
         with self.assertRaisesRegex(ValueError, "the file is closed"):
@@ -214,9 +214,18 @@ class Files(unittest.TestCase):
         with self.assertRaisesRegex(hostbuf.InvalidError, 'invalid mode "a": expected r, r\\+, w'):
             hostbuf.File(self.path, "a")
 
+    def test_arguments_after_the_array_have_names(self) -> None:
+        # KvikIO has the size before the offset.
+        with hostbuf.File(self.path, "r+") as file:
+            for call in (file.pread, file.pwrite, file.read, file.write):
+                with self.assertRaisesRegex(TypeError, "positional argument"):
+                    call(bytearray(80), 8, 80)  # type: ignore[misc]
+                with self.assertRaisesRegex(TypeError, "positional argument"):
+                    call(bytearray(80), 8)  # type: ignore[misc]
+
     def test_errors_of_transfers(self) -> None:
         with hostbuf.File(self.path) as file:
-            transfer = file.pread(np.zeros(20), 8 * 99990)
+            transfer = file.pread(np.zeros(20), offset=8 * 99990)
             for _ in range(2):
                 with self.assertRaisesRegex(hostbuf.EndOfFileError, "before the end of the requested range") as ended:
                     transfer.get()
@@ -237,18 +246,18 @@ class Files(unittest.TestCase):
             file.pread(out)
         self.assertFalse(out.any())
         file = hostbuf.File(self.path)
-        file.pread(np.zeros(20), 8 * 99990)
+        file.pread(np.zeros(20), offset=8 * 99990)
         with self.assertRaises(hostbuf.EndOfFileError):
             file.close()
         self.assertTrue(file.closed)
         file.close()
         with hostbuf.File(self.path) as file:
-            known = file.pread(np.zeros(20), 8 * 99990)
+            known = file.pread(np.zeros(20), offset=8 * 99990)
         with self.assertRaises(hostbuf.EndOfFileError):
             known.get()
         # The exception of the block is the one that counts.
         with self.assertRaises(ZeroDivisionError), hostbuf.File(self.path) as file:
-            file.pread(np.zeros(20), 8 * 99990)
+            file.pread(np.zeros(20), offset=8 * 99990)
             raise ZeroDivisionError
 
     def test_an_array_is_kept_as_long_as_its_transfer(self) -> None:
@@ -324,7 +333,7 @@ class Files(unittest.TestCase):
         outs = [np.zeros(1000, "i8") for _ in range(100)]
         results: list[int] = []
         with hostbuf.File(self.path) as file:
-            transfers = [file.pread(out, 8 * number) for number, out in enumerate(outs)]
+            transfers = [file.pread(out, offset=8 * number) for number, out in enumerate(outs)]
             threads = [threading.Thread(target=lambda: results.extend(one.get() for one in transfers)) for _ in range(4)]
             for thread in threads:
                 thread.start()
@@ -339,14 +348,14 @@ class Files(unittest.TestCase):
 
         async def main() -> None:
             with hostbuf.File(self.path) as file:
-                transfers = [file.pread(outs[number], 8 * number) for number in range(count)]
+                transfers = [file.pread(outs[number], offset=8 * number) for number in range(count)]
                 self.assertLess(len(os.listdir("/proc/self/task")), 64)
                 results = await asyncio.wait_for(asyncio.gather(*transfers), LIMIT)
                 self.assertEqual(results, [80] * count)
                 with self.assertRaises(hostbuf.EndOfFileError):
-                    await file.pread(bytearray(80), 8 * 99999)
+                    await file.pread(bytearray(80), offset=8 * 99999)
                 # Several tasks may wait for one transfer.
-                shared = file.pread(bytearray(80), 80)
+                shared = file.pread(bytearray(80), offset=80)
 
                 async def wait() -> int:
                     return await shared
@@ -390,7 +399,7 @@ class Files(unittest.TestCase):
                     call()
             transfer.cancel()
             out = np.zeros(1000, "i8")
-            self.assertEqual(file.pread(out, 80).get(), 8000)
+            self.assertEqual(file.pread(out, offset=80).get(), 8000)
             self.assertTrue(np.array_equal(out, self.numbers[10:1010]))
             file.close()
 

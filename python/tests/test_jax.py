@@ -87,7 +87,7 @@ class Jax(unittest.TestCase):
     def test_an_array_is_written_but_not_read_into(self) -> None:
         path = self.folder / "out"
         with hostbuf.File(path, "w") as file:
-            written = file.write(jnp.arange(8, dtype=jnp.bfloat16)), file.write(jnp.arange(3.0), 16)
+            written = file.write(jnp.arange(8, dtype=jnp.bfloat16)), file.write(jnp.arange(3.0), offset=16)
             self.assertEqual(written, (16, 12))
         with hostbuf.File(path) as file:
             with self.assertRaisesRegex(hostbuf.InvalidError, "one of JAX, which are immutable"):

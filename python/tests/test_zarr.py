@@ -45,8 +45,8 @@ class Counted(hostbuf.File):
 
     reads: "list[tuple[str, int, int]]" = []
 
-    def pread(self, out: Any, offset: int = 0, size: "int | None" = None, *, stream: Any = None) -> hostbuf.Transfer:
-        transfer = super().pread(out, offset, size, stream=stream)
+    def pread(self, out: Any, *, offset: int = 0, size: "int | None" = None, stream: Any = None) -> hostbuf.Transfer:
+        transfer = super().pread(out, offset=offset, size=size, stream=stream)
         self.reads.append((os.path.basename(self.name), offset, transfer.nbytes))
         return transfer
 

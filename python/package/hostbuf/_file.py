@@ -198,7 +198,7 @@ class File:
         """Returns the number of the file's descriptor."""
         return self._handle.fileno()
 
-    def pread(self, out: Any, offset: int = 0, size: int | None = None, *, stream: Any = None) -> Transfer:
+    def pread(self, out: Any, *, offset: int = 0, size: int | None = None, stream: Any = None) -> Transfer:
         """Starts to read bytes of the file into an array.
 
         Args:
@@ -223,7 +223,7 @@ class File:
         memory = _memory(out, size, True, order)
         return Transfer(self._handle.read(memory, _checked(offset), order), memory.nbytes)
 
-    def pwrite(self, data: Any, offset: int = 0, size: int | None = None, *, stream: Any = None) -> Transfer:
+    def pwrite(self, data: Any, *, offset: int = 0, size: int | None = None, stream: Any = None) -> Transfer:
         """Starts to write an array to the file. The bytes are written in any order;
         :meth:`sync` makes them durable.
 
@@ -249,13 +249,13 @@ class File:
         memory = _memory(data, size, False, order)
         return Transfer(self._handle.write(memory, _checked(offset), order), memory.nbytes)
 
-    def read(self, out: Any, offset: int = 0, size: int | None = None) -> int:
+    def read(self, out: Any, *, offset: int = 0, size: int | None = None) -> int:
         """Reads bytes of the file into an array, and returns their number: ``pread().get()``."""
-        return self.pread(out, offset, size).get()
+        return self.pread(out, offset=offset, size=size).get()
 
-    def write(self, data: Any, offset: int = 0, size: int | None = None) -> int:
+    def write(self, data: Any, *, offset: int = 0, size: int | None = None) -> int:
         """Writes an array to the file, and returns the number of its bytes: ``pwrite().get()``."""
-        return self.pwrite(data, offset, size).get()
+        return self.pwrite(data, offset=offset, size=size).get()
 
     def sync(self) -> None:
         """Writes what the page cache has of the file to the disk, and waits for it."""

@@ -169,7 +169,7 @@ def _through_ring(paths: list[Any], place: str, backend: str) -> dict[str, Any]:
             _check_layout(name, fortran, big)
             storage = torch.empty(nbytes, dtype=torch.uint8, device=place)
             if nbytes:
-                transfers.append(opened[file].pread(storage, offset))
+                transfers.append(opened[file].pread(storage, offset=offset))
             made[name] = torch_view(storage, dtype, shape)
         for transfer in transfers:
             transfer.get()

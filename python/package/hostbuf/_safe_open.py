@@ -127,7 +127,7 @@ class _OpenFile:
         transfers, at = [], 0
         for start, length in runs:
             if length:
-                transfers.append(self.file.pread(storage[at : at + length], tensor.offset + start))
+                transfers.append(self.file.pread(storage[at : at + length], offset=tensor.offset + start))
             at += length
         for transfer in transfers:
             transfer.get()

@@ -128,7 +128,7 @@ class FileStore(LocalStore):
         with begun.file:
             memory, buffer = _allocate(kind, begun.size)
             if begun.size:
-                await begun.file.pread(memory, begun.start)
+                await begun.file.pread(memory, offset=begun.start)
         return buffer
 
     def get_sync(
@@ -148,7 +148,7 @@ class FileStore(LocalStore):
         with begun.file:
             memory, buffer = _allocate(kind, begun.size)
             if begun.size:
-                begun.file.read(memory, begun.start)
+                begun.file.read(memory, offset=begun.start)
         return buffer
 
     async def get_partial_values(
