@@ -154,6 +154,12 @@ impl FileHandle {
     }
 }
 
+/// Refuses the name of a backend that does not exist.
+#[pyfunction]
+pub fn check_backend(py: Python<'_>, name: &str) -> PyResult<()> {
+    name.parse::<Backend>().map(drop).map_err(|why| invalid(py, why))
+}
+
 /// Returns the number of pages of a file in the page cache, of those that are not written yet, and
 /// of all.
 #[pyfunction]

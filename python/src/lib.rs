@@ -86,6 +86,7 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(fill::root, module)?)?;
     module.add_function(wrap_pyfunction!(memory::close, module)?)?;
     module.add_function(wrap_pyfunction!(memory::span_of, module)?)?;
+    module.add_function(wrap_pyfunction!(file::check_backend, module)?)?;
     module.add_function(wrap_pyfunction!(file::page_cache, module)?)?;
     module.add_function(wrap_pyfunction!(file::drop_page_cache, module)?)?;
     module.add_function(wrap_pyfunction!(load::read_table, module)?)?;

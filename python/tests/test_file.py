@@ -138,6 +138,12 @@ class Files(unittest.TestCase):
             with self.assertRaisesRegex(OSError, "it is a FIFO"):
                 call(path)
 
+    def test_a_folder_is_refused(self) -> None:
+        for mode in ("r", "r+", "w"):
+            with self.assertRaises(IsADirectoryError) as raised:
+                hostbuf.File(self.folder, mode)
+            self.assertEqual((raised.exception.errno, raised.exception.filename), (errno.EISDIR, str(self.folder)))
+
     def test_errors_are_those_of_python(self) -> None:
         missing = self.folder / "none"
         with self.assertRaises(FileNotFoundError) as expected:
@@ -165,6 +171,8 @@ class Files(unittest.TestCase):
             self.assertIn(file.backend.name, repr(file))
         with self.assertRaisesRegex(hostbuf.InvalidError, 'invalid backend "gds": expected auto'):
             hostbuf.File(self.path, backend="gds")
+        with self.assertRaisesRegex(hostbuf.InvalidError, "by the type CuFile in Rust only; expected auto"):
+            hostbuf.File(self.path, backend="cufile")
         try:
             file = hostbuf.File(self.path, backend="direct")
         except OSError as error:
@@ -233,11 +241,12 @@ class Files(unittest.TestCase):
             self.assertIsInstance(ended.exception, hostbuf.TransferError)
             self.assertLessEqual(ended.exception.landed, 80)
             self.assertTrue(transfer.done())
-        with hostbuf.File(self.folder) as folder, self.assertRaisesRegex(hostbuf.TransferIOError, "Is a directory") as io_error:
-            folder.read(np.zeros(20))
+        # Nothing is mapped at the first bytes of an address space.
+        with hostbuf.File("/proc/self/mem") as memory, self.assertRaises(hostbuf.TransferIOError) as io_error:
+            memory.read(np.zeros(20))
         self.assertIsInstance(io_error.exception, OSError)
         error = io_error.exception
-        self.assertEqual((error.errno, error.strerror, error.filename), (21, os.strerror(21), str(self.folder)))
+        self.assertEqual((error.errno, error.strerror, error.filename), (errno.EIO, os.strerror(errno.EIO), "/proc/self/mem"))
         self.assertTrue(str(error).endswith("0 bytes have landed"), error)
 
     def test_closing_waits_and_reports_errors_that_nobody_asked_for(self) -> None:

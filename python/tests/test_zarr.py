@@ -291,7 +291,10 @@ class Stores(unittest.TestCase):
         for call in opened.call_args_list:
             self.assertIn("posix", [*call.args, *call.kwargs.values()])
         with self.assertRaisesRegex(hostbuf.InvalidError, 'invalid backend "gds"'):
-            FileStore(self.folder, backend="gds").get_sync("a/c/0/0")
+            FileStore(self.folder, backend="gds")
+        with self.assertRaisesRegex(hostbuf.InvalidError, 'invalid backend "gds"'):
+            asyncio.run(FileStore.open(self.folder / "none", backend="gds"))
+        self.assertFalse((self.folder / "none").exists())
         with self.assertRaises(FileNotFoundError):
             asyncio.run(FileStore.open(self.folder / "none", mode="r+"))
 

@@ -3,14 +3,14 @@
 #![allow(unsafe_code, reason = "the functions are called by C, with pointers of the caller")]
 
 use std::ffi::{CString, OsStr, c_char, c_void};
-use std::fs::OpenOptions;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-use ::hostbuf_staging::{Backend, DeviceTarget, File, FileOptions};
+use ::hostbuf_staging::{Backend, DeviceTarget, File, FileOptions, OpenError};
 use library::Error;
 use library::sized_struct::SizedInput;
 
@@ -78,13 +78,22 @@ fn open(path: &Path, mode: u32, backend: Backend) -> CallResult<hostbuf_file> {
             return Err(argument(format!("invalid mode {other}: expected a value of hostbuf_file_mode")));
         }
     };
-    let opening = |source| Error::Os { doing: format!("opening {}", path.display()), source };
-    let makes = mode == 2;
-    let mut first = OpenOptions::new();
-    first.read(true).write(is_writable).create(makes).truncate(makes);
-    // The options of the library make a file that does not exist, and truncate none.
-    first.open(path).map_err(opening)?;
-    let file = FileOptions::new().backend(backend).write(is_writable).open(path).map_err(opening)?;
+    let opening = |error: io::Error| {
+        // The path is in the description already.
+        let source = error.downcast::<OpenError>().map_or_else(|error| error, |opened| opened.source);
+        Error::Os { doing: format!("opening {}", path.display()), source }
+    };
+    let open = || FileOptions::new().backend(backend).write(is_writable).open(path);
+    if mode == 1 {
+        // The options of the library make a file that does not exist.
+        std::fs::metadata(path).map_err(opening)?;
+    }
+    let mut file = open().map_err(opening)?;
+    if mode == 2 && file.bytes().map_err(opening)? > 0 {
+        file.as_std().set_len(0).map_err(opening)?;
+        // The backend depends on the length of the file.
+        file = open().map_err(opening)?;
+    }
     let text = |text: String| CString::new(text).unwrap_or_default();
     let (backend, why) = (text(file.backend().backend.to_string()), text(file.backend().why.clone()));
     Ok(hostbuf_file { file, is_writable, rings: FileRings::default(), backend, why })

@@ -44,7 +44,7 @@ pub(crate) struct LoadArguments {
     keep: bool,
     /// Use this backend: auto, posix, direct, uring or mmap
     #[arg(long, value_name = "BACKEND", value_hint = ValueHint::Other, default_value = "auto")]
-    #[arg(value_parser = parse_backend)]
+    #[arg(value_parser = |text: &str| text.parse::<Backend>())]
     backend: Backend,
     /// Use this many threads. The default is one for each core, at most 16
     #[arg(long, value_name = "N")]
@@ -57,17 +57,6 @@ pub(crate) struct LoadArguments {
     /// Show no progress
     #[arg(short, long)]
     quiet: bool,
-}
-
-/// Parses a backend of a load. A load reads into memory of the host, which cuFile cannot.
-///
-/// # Errors
-/// The backends that are expected.
-fn parse_backend(text: &str) -> Result<Backend, String> {
-    match text.parse() {
-        Ok(backend) if backend != Backend::CuFile => Ok(backend),
-        _ => Err(format!("invalid backend \"{text}\": expected auto, posix, direct, uring or mmap")),
-    }
 }
 
 /// Loads the files, prints one line about it, and keeps the memory if requested.

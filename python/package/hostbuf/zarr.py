@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from ._error import of_transfer
 from ._file import File
+from ._hostbuf import check_backend
 
 try:
     from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
@@ -67,12 +68,16 @@ class FileStore(LocalStore):
         root: the folder.
         read_only: whether writing is an error.
         backend: a backend of :class:`hostbuf.File`.
+
+    Raises:
+        InvalidError: there is no such backend.
     """
 
     backend: str
     """The backend with which files are opened."""
 
     def __init__(self, root: os.PathLike[str] | str, *, read_only: bool = False, backend: str = "auto") -> None:
+        check_backend(backend)
         super().__init__(pathlib.Path(root), read_only=read_only)
         self.backend = backend
 
@@ -94,8 +99,8 @@ class FileStore(LocalStore):
         Raises:
             FileNotFoundError: the folder does not exist, and must not be made.
         """
-        await cls(root, read_only=read_only if mode is None else mode in ("r", "r+"))._open()
         store = cls(root, read_only=read_only, backend=backend)
+        await cls(root, read_only=read_only if mode is None else mode in ("r", "r+"))._open()
         await store._open()
         return store
 

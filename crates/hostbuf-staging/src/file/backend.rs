@@ -21,15 +21,12 @@ pub enum Backend {
     /// holes into: an access beyond the end raises SIGBUS, which ends the process. Where the file
     /// cannot be mapped for writing, writes use `pwrite`.
     Mmap,
-    /// By NVIDIA's cuFile, between a file and memory of a GPU, without a ring: `CuFile` with the
-    /// feature `cuda`.
-    CuFile,
 }
 
 impl Backend {
     /// All backends.
     pub const ALL: &'static [Backend] =
-        &[Backend::Auto, Backend::Posix, Backend::Direct, Backend::Uring, Backend::Mmap, Backend::CuFile];
+        &[Backend::Auto, Backend::Posix, Backend::Direct, Backend::Uring, Backend::Mmap];
 
     fn name(self) -> &'static str {
         match self {
@@ -38,7 +35,6 @@ impl Backend {
             Backend::Direct => "direct",
             Backend::Uring => "uring",
             Backend::Mmap => "mmap",
-            Backend::CuFile => "cufile",
         }
     }
 }
@@ -52,11 +48,15 @@ impl fmt::Display for Backend {
 impl FromStr for Backend {
     type Err = String;
 
-    /// Parses `auto`, `posix`, `direct`, `uring`, `mmap` or `cufile`.
+    /// Parses `auto`, `posix`, `direct`, `uring` or `mmap`.
     fn from_str(text: &str) -> Result<Backend, String> {
         let found = Backend::ALL.iter().copied().find(|backend| backend.name() == text);
-        let expected = "expected auto, posix, direct, uring, mmap or cufile";
-        found.ok_or_else(|| format!("invalid backend \"{text}\": {expected}"))
+        let why = match text {
+            "cufile" => "cuFile reads and writes without a ring, by the type CuFile in Rust only; ",
+            _ => "",
+        };
+        let expected = "expected auto, posix, direct, uring or mmap";
+        found.ok_or_else(|| format!("invalid backend \"{text}\": {why}{expected}"))
     }
 }
 
@@ -87,5 +87,9 @@ mod tests {
         }
         let error = "gds".parse::<Backend>().unwrap_err();
         assert!(Backend::ALL.iter().all(|backend| error.contains(backend.name())), "{error}");
+        assert!(!error.contains("cufile"), "{error}");
+        // It moves bytes without a ring, so no file can have it.
+        let error = "cufile".parse::<Backend>().unwrap_err();
+        assert!(error.contains("by the type CuFile in Rust only; expected auto"), "{error}");
     }
 }

@@ -78,9 +78,6 @@ impl BackendSelection {
                 selection.writes = WriteAccess::Mapped(MappedWrites::default());
                 selection
             }),
-            Backend::CuFile => {
-                Err("cuFile reads into memory of a GPU without a ring: open the file with CuFile".to_owned())
-            }
         }
     }
 

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+
 use super::backend::{Backend, BackendChoice};
 use super::backend_selection::{BackendSelection, FileAccess, WriteAccess};
 use super::cached_read::cached_read;
@@ -31,11 +33,7 @@ impl FileDescriptors {
     /// See [`FileOptions::open`](super::FileOptions::open).
     pub(super) fn open(path: &Path, backend: Backend, is_written: bool) -> io::Result<FileDescriptors> {
         let with_path = |source| io::Error::from(OpenError { path: path.to_owned(), source });
-        // The open of a FIFO waits for its other end.
-        if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
-            let why = "it is a FIFO, whose bytes have no offsets: copy them to a file first";
-            return Err(with_path(io::Error::new(io::ErrorKind::InvalidInput, why)));
-        }
+        refuse_other_types(path).map_err(with_path)?;
         let mut open = OpenOptions::new();
         open.read(true).write(is_written).create(is_written).truncate(false);
         let buffered = open.open(path).map_err(with_path)?;
@@ -162,6 +160,23 @@ impl WriteAt for FileDescriptors {
             // The part before the first whole block.
             _ => self.write_edge(&from[..before.min(from.len())], offset),
         }
+    }
+}
+
+/// Refuses what has no bytes at offsets.
+///
+/// # Errors
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) for a FIFO, and EISDIR for a folder.
+fn refuse_other_types(path: &Path) -> io::Result<()> {
+    match std::fs::metadata(path).map(|metadata| metadata.file_type()) {
+        // Its open waits for its other end.
+        Ok(kind) if kind.is_fifo() => {
+            let why = "it is a FIFO, whose bytes have no offsets: copy them to a file first";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+        }
+        Ok(kind) if kind.is_dir() => Err(Errno::EISDIR.into()),
+        // The open has the error of a path that leads nowhere.
+        _ => Ok(()),
     }
 }
 

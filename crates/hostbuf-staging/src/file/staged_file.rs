@@ -48,7 +48,7 @@ impl FileOptions {
     /// As `open(2)`, with the path as [`OpenError`](crate::OpenError);
     /// [`Unsupported`](io::ErrorKind::Unsupported), with the reason, if the file cannot be read and
     /// written by the requested backend; [`InvalidInput`](io::ErrorKind::InvalidInput) if it is a
-    /// FIFO.
+    /// FIFO, and [`IsADirectory`](io::ErrorKind::IsADirectory) if it is a folder.
     pub fn open(self, path: impl AsRef<Path>) -> io::Result<File> {
         FileDescriptors::open(path.as_ref(), self.backend, self.write).map(|file| File(Arc::new(file)))
     }

@@ -133,6 +133,14 @@ proptest! {
 }
 
 #[test]
+fn a_folder_is_refused() {
+    for write in [false, true] {
+        let error = FileOptions::new().write(write).open("/").unwrap_err();
+        assert_eq!(error.to_string(), "/: Is a directory (os error 21)");
+    }
+}
+
+#[test]
 fn a_fifo_is_refused_without_a_wait() {
     let disk = DiskFile::new("fifo", &[]);
     let fifo = disk.0.with_extension("pipe");

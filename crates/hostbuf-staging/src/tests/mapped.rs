@@ -186,6 +186,4 @@ fn a_file_on_a_disk_is_not_mapped() {
     let error = FileOptions::new().backend(Backend::Mmap).open(&disk.0).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
     assert!(error.to_string().contains("only files on tmpfs are mapped"), "{error}");
-    let error = FileOptions::new().backend(Backend::CuFile).open(&disk.0).unwrap_err();
-    assert!(error.to_string().contains("open the file with CuFile"), "{error}");
 }
