@@ -83,9 +83,10 @@ impl BackendSelection {
 
     /// Returns the backend, which is not [`Backend::Auto`].
     pub(super) fn backend(&self) -> Backend {
-        match self.access {
+        match &self.access {
             FileAccess::Buffered => Backend::Posix,
             FileAccess::Direct(_) => Backend::Direct,
+            FileAccess::Uring(uring) if uring.replaced().is_some() => Backend::Direct,
             FileAccess::Uring(_) => Backend::Uring,
             FileAccess::Mapped(_) => Backend::Mmap,
         }
@@ -101,7 +102,7 @@ fn automatic(system: FileSystem, path: &Path, file: &File, open: &OpenOptions) -
         Err(why) => return in_page_cache(system, why),
     };
     let mut selection = match uring::probe() {
-        Ok(()) => BackendSelection::new(FileAccess::Uring(UringFile::new(Some(direct))), why),
+        Ok(()) => BackendSelection::new(FileAccess::Uring(UringFile::new(Some(direct)).replaceable()), why),
         Err(refusal) => BackendSelection::new(FileAccess::Direct(direct), format!("{why}, and {refusal}")),
     };
     if system.kind == FileSystemKind::Network {

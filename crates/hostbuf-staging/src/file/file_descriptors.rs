@@ -46,10 +46,12 @@ impl FileDescriptors {
     /// Returns the backend by which the file is read and written, and the reason.
     pub(super) fn backend(&self) -> BackendChoice {
         let mut why = self.selection.why.clone();
-        if let FileAccess::Uring(uring) = &self.selection.access
-            && let Some(refusal) = uring.refusal()
-        {
-            why += &format!("; the slots of a ring are not fixed buffers: {refusal}");
+        if let FileAccess::Uring(uring) = &self.selection.access {
+            if let Some(refusal) = uring.replaced() {
+                why += &format!(", and {refusal}");
+            } else if let Some(refusal) = uring.refusal() {
+                why += &format!("; the slots of a ring are not fixed buffers: {refusal}");
+            }
         }
         BackendChoice { backend: self.selection.backend(), why }
     }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "restricts a thread or a process by system calls")]
 
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use nix::sys::resource::{Resource, setrlimit};
@@ -97,6 +98,47 @@ fn a_process_without_io_uring_says_why() {
         });
         restricted.join().unwrap();
     });
+}
+
+/// Lets the kernel give this process no further descriptor.
+fn forbid_descriptors() {
+    setrlimit(Resource::RLIMIT_NOFILE, 0, 0).unwrap();
+}
+
+#[test]
+fn a_process_without_descriptors_reads_without_io_uring() {
+    const NAME: &str = "tests::uring_limits::a_process_without_descriptors_reads_without_io_uring";
+    if !in_child_process(NAME) {
+        return;
+    }
+    let content = pattern(40 * SLOT + 77, 6);
+    let disk = DiskFile::new("descriptors", &content);
+    let Some(requested) = disk.open(Backend::Uring).map(Arc::new) else { return };
+    drop_cached_pages(requested.as_std()).unwrap();
+    let auto = Arc::new(FileOptions::new().write(true).open(&disk.0).unwrap());
+    if auto.backend().backend != Backend::Uring {
+        eprintln!("skipped: {}", auto.backend());
+        return;
+    }
+    let ring = ring(SimulatedDevice::new(), 4, 2);
+    let (memory, to) = target(content.len());
+    forbid_descriptors();
+    ring.read(auto.clone(), 0, to.clone()).wait().unwrap();
+    assert!(memory.content() == content);
+    let choice = auto.backend();
+    let refusal = "io_uring needs a descriptor for each thread, and this process may have 0 \
+                   (RLIMIT_NOFILE), raise ulimit -n: Too many open files (os error 24)";
+    assert_eq!(choice.backend, Backend::Direct);
+    assert!(choice.why.ends_with(&format!("it is in the page cache, and {refusal}")), "{choice}");
+    memory.fill(&pattern(content.len(), 7));
+    ring.write(to.clone(), auto, 0).wait().unwrap();
+    let mut written = vec![0; content.len()];
+    requested.as_std().read_exact_at(&mut written, 0).unwrap();
+    assert!(written == pattern(content.len(), 7));
+    // A backend that was requested is not replaced.
+    let error = ring.read(requested.clone(), 0, to).wait().unwrap_err();
+    assert!(matches!(error, TransferError::Io { .. }) && error.to_string().contains(refusal), "{error}");
+    assert_eq!(requested.backend().backend, Backend::Uring);
 }
 
 #[test]

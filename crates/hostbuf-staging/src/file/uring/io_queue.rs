@@ -11,6 +11,7 @@ use io_uring::{IoUring, Probe, opcode, squeue, types};
 
 use super::fixed_buffers::FixedBuffers;
 use super::piece_parts::{MAX_PARTS, PieceParts};
+use super::setup_refusal::setup_refusal;
 
 /// The direction of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +57,7 @@ impl IoQueue {
             Some(libc::EINVAL) => IoUring::new(2 * MAX_PARTS as u32),
             _ => Err(error),
         });
-        let ring = built.map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOSYS) => "the kernel has no io_uring".to_owned(),
-            Some(libc::EPERM | libc::EACCES) => {
-                format!("io_uring is forbidden (sysctl kernel.io_uring_disabled, or seccomp): {error}")
-            }
-            _ => format!("io_uring_setup: {error}"),
-        })?;
+        let ring = built.map_err(|error| setup_refusal(&error))?;
         let mut probe = Probe::new();
         let probed = ring.submitter().register_probe(&mut probe);
         if probed.is_err() || !probe.is_supported(opcode::Read::CODE) {

@@ -7,6 +7,7 @@
 mod fixed_buffers;
 mod io_queue;
 mod piece_parts;
+mod setup_refusal;
 mod thread_queue;
 mod uring_file;
 

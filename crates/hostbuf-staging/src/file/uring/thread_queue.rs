@@ -3,7 +3,6 @@
 #![allow(unsafe_code, reason = "registers memory that the caller of a function keeps")]
 
 use std::cell::RefCell;
-use std::io;
 use std::ptr::NonNull;
 
 use super::io_queue::IoQueue;
@@ -50,15 +49,15 @@ fn set_slots(slots: Option<NonNull<[u8]>>) {
 /// Calls `operation` with the io_uring of the calling thread, which the first call makes.
 ///
 /// # Errors
-/// The reason why there is no io_uring, and those of the operation.
-pub(super) fn with_queue<T>(operation: impl FnOnce(&mut IoQueue) -> io::Result<T>) -> io::Result<T> {
+/// The reason why the thread has no io_uring; those of the operation are in its result.
+pub(super) fn with_queue<T>(operation: impl FnOnce(&mut IoQueue) -> T) -> Result<T, String> {
     let called = QUEUE.try_with(|cell| {
         let thread = &mut *cell.borrow_mut();
         let usable = thread.queue.take().filter(IoQueue::is_usable);
         let queue = match usable {
             Some(queue) => queue,
             None => {
-                let mut queue = IoQueue::new().map_err(io::Error::other)?;
+                let mut queue = IoQueue::new()?;
                 if let Some(slots) = thread.slots {
                     // SAFETY: `with_slot_memory` guarantees the memory, and drops the queue
                     // before that ends.
@@ -67,7 +66,7 @@ pub(super) fn with_queue<T>(operation: impl FnOnce(&mut IoQueue) -> io::Result<T
                 queue
             }
         };
-        operation(thread.queue.insert(queue))
+        Ok(operation(thread.queue.insert(queue)))
     });
-    called.unwrap_or_else(|_| Err(io::Error::other("the calling thread has ended its io_uring")))
+    called.unwrap_or_else(|_| Err("the calling thread has ended its io_uring".to_owned()))
 }

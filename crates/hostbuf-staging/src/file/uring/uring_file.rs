@@ -38,13 +38,35 @@ pub(in crate::file) struct UringFile {
     edges: PerProcess<RwLock<()>>,
     /// The reason why the memory of a ring was not registered.
     refusal: SetOnce<String>,
+    /// True if nobody has requested io_uring, so that other system calls may replace it.
+    is_replaceable: bool,
+    /// The reason why a thread had no io_uring, since which the file is read and written by
+    /// `pread` and `pwrite`.
+    replaced: SetOnce<String>,
 }
 
 impl UringFile {
     /// Makes a file. Without a descriptor that bypasses the page cache, io_uring goes through
     /// it.
     pub(in crate::file) fn new(direct: Option<DirectFile>) -> UringFile {
-        UringFile { direct, edges: PerProcess::new(), refusal: SetOnce::new() }
+        UringFile {
+            direct,
+            edges: PerProcess::new(),
+            refusal: SetOnce::new(),
+            is_replaceable: false,
+            replaced: SetOnce::new(),
+        }
+    }
+
+    /// Lets `pread` and `pwrite` replace io_uring as soon as a thread has none.
+    pub(in crate::file) fn replaceable(mut self) -> UringFile {
+        self.is_replaceable = true;
+        self
+    }
+
+    /// Returns the reason why the file is read and written without io_uring, if it is.
+    pub(in crate::file) fn replaced(&self) -> Option<&str> {
+        self.replaced.get().map(String::as_str)
     }
 
     /// Returns the descriptor that bypasses the page cache.
@@ -72,7 +94,8 @@ impl UringFile {
         let bytes = into.len().min(LARGEST);
         let piece = self.piece(buffered, Direction::Read, (into.as_mut_ptr(), bytes), offset);
         // SAFETY: the slice is borrowed until the call returns.
-        unsafe { self.run(&piece) }
+        let read = unsafe { self.run(&piece) };
+        read.unwrap_or_else(|| self.descriptor(buffered).read_at(into, offset))
     }
 
     /// Writes bytes at `offset`, and returns their number, as [`read_at`](UringFile::read_at).
@@ -84,7 +107,8 @@ impl UringFile {
         let piece = self.piece(buffered, Direction::Write, (from.as_ptr().cast_mut(), bytes), offset);
         let _no_edge = self.edges.get().read().ignore_poison();
         // SAFETY: the slice is borrowed until the call returns, and the kernel only reads it.
-        unsafe { self.run(&piece) }
+        let written = unsafe { self.run(&piece) };
+        written.unwrap_or_else(|| self.descriptor(buffered).write_at(from, offset))
     }
 
     /// Writes a part of a block through the page cache.
@@ -102,6 +126,11 @@ impl UringFile {
         buffered.write_at(from, offset)
     }
 
+    /// Returns the descriptor that is read and written.
+    fn descriptor<'f>(&'f self, buffered: &'f File) -> &'f File {
+        self.direct.as_ref().map_or(buffered, |direct| &direct.file)
+    }
+
     fn piece(
         &self,
         buffered: &File,
@@ -109,19 +138,21 @@ impl UringFile {
         (memory, bytes): (*mut u8, usize),
         offset: u64,
     ) -> Piece {
-        let (descriptor, alignment) = match &self.direct {
-            Some(direct) => (direct.file.as_raw_fd(), direct.alignment as usize),
-            None => (buffered.as_raw_fd(), 1),
-        };
+        let descriptor = self.descriptor(buffered).as_raw_fd();
+        let alignment = self.direct.as_ref().map_or(1, |direct| direct.alignment as usize);
         Piece { descriptor, direction, memory, bytes, offset, alignment }
     }
 
-    /// Reads or writes a piece in the io_uring of the calling thread.
+    /// Reads or writes a piece in the io_uring of the calling thread. Returns `None` if the file is
+    /// read and written without io_uring.
     ///
     /// # Safety
     /// As [`IoQueue::run`].
-    unsafe fn run(&self, piece: &Piece) -> io::Result<usize> {
-        with_queue(|queue| {
+    unsafe fn run(&self, piece: &Piece) -> Option<io::Result<usize>> {
+        if self.replaced.get().is_some() {
+            return None;
+        }
+        let run = with_queue(|queue| {
             if let Some(why) = queue.refusal()
                 && self.refusal.get().is_none()
             {
@@ -129,6 +160,14 @@ impl UringFile {
             }
             // SAFETY: the caller's promise.
             unsafe { queue.run(piece) }
-        })
+        });
+        match run {
+            Ok(result) => Some(result),
+            Err(why) if self.is_replaceable => {
+                self.replaced.set(why);
+                None
+            }
+            Err(why) => Some(Err(io::Error::other(why))),
+        }
     }
 }
