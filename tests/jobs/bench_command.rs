@@ -64,14 +64,14 @@ fn check_row(row: &Value, rounds: usize) {
 #[test]
 fn each_backend_is_measured_with_a_cold_and_a_warm_page_cache() {
     let folder = Scratch::new("bench-command");
-    let (path, bytes) = write(&folder, "a", 8);
+    let (path, bytes) = write(&folder, "a", 16);
     let written = fs::metadata(&path).expect("it exists").modified().expect("a time");
     if is_in_memory(&folder) {
         return;
     }
     let text = bench(&[&path, "--rounds", "2", "--threads", "3"]).ok().stdout;
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], "hostbuf bench: 8 MiB in 1 file, 2 rounds, 3 threads");
+    assert_eq!(lines[0], "hostbuf bench: 16 MiB in 1 file, 2 rounds, 3 threads");
     assert!(lines[1].contains("TO") && lines[1].contains("CPU s/GiB"), "{text}");
     for state in ["cold", "warm"] {
         for backend in BACKENDS {
@@ -90,18 +90,19 @@ fn each_backend_is_measured_with_a_cold_and_a_warm_page_cache() {
 #[test]
 fn json_has_the_figures_of_all_rounds() {
     let folder = Scratch::new("bench-command-json");
-    let ((first, _), (second, _)) = (write(&folder, "a", 1), write(&folder, "b", 3));
-    let report = bench_json(&["--rounds", "2", "--bytes", "3M", &first, &second]);
-    assert_eq!((&report["read_bytes"], &report["rounds"]), (&(3 << 20).into(), &2.into()));
+    let ((first, _), (second, _)) = (write(&folder, "a", 5), write(&folder, "b", 13));
+    let report = bench_json(&["--rounds", "2", "--bytes", "16M", &first, &second]);
+    assert_eq!((&report["read_bytes"], &report["rounds"]), (&(16 << 20).into(), &2.into()));
     let files = report["files"].as_array().expect("a list");
-    assert_eq!((&files[0]["read_bytes"], &files[1]["read_bytes"]), (&(1 << 20).into(), &(2 << 20).into()));
-    assert_eq!((&files[1]["path"], &files[1]["bytes"]), (&second.into(), &(3 << 20).into()));
+    assert_eq!((&files[0]["read_bytes"], &files[1]["read_bytes"]), (&(5 << 20).into(), &(11 << 20).into()));
+    assert_eq!((&files[1]["path"], &files[1]["bytes"]), (&second.into(), &(13 << 20).into()));
     let cold = rows(&report, "the host", "cold");
     let warm = rows(&report, "the host", "warm");
     assert_eq!(cold.is_empty(), is_in_memory(&folder), "{report:#}");
     assert_eq!(warm.len(), BACKENDS.len(), "{report:#}");
     cold.iter().chain(&warm).for_each(|row| check_row(row, 2));
     let best = report["best"].as_array().expect("a list");
+    assert_eq!(best.len(), if cold.is_empty() { 1 } else { 2 }, "{report:#}");
     for one in best {
         let of_state = rows(&report, "the host", one["page_cache"].as_str().expect("a text"));
         let rate = |row: &&Value| row["bytes_per_s"].as_f64();
@@ -109,8 +110,27 @@ fn json_has_the_figures_of_all_rounds() {
         assert_eq!(requested.filter_map(rate).fold(0.0, f64::max), one["bytes_per_s"], "{report:#}");
         assert_eq!(of_state[4]["bytes_per_s"], one["auto_bytes_per_s"], "{report:#}");
     }
-    let text = bench(&["--rounds", "1", "--bytes", "3M", &folder.path("a"), &folder.path("b")]).ok().stdout;
-    assert!(text.starts_with("hostbuf bench: the first 3 MiB of 4 MiB in 2 files, 1 round, "), "{text}");
+    let text = bench(&["--rounds", "1", "--bytes", "16M", &folder.path("a"), &folder.path("b")]).ok().stdout;
+    assert!(text.starts_with("hostbuf bench: the first 16 MiB of 18 MiB in 2 files, 1 round, "), "{text}");
+}
+
+#[test]
+fn small_files_are_measured_and_not_compared() {
+    let folder = Scratch::new("bench-command-small");
+    let (path, _) = write(&folder, "a", 16);
+    let limits = ["--rounds", "1", "--bytes", "15M"];
+    let report = bench_json(&[&limits[..], &[&path]].concat());
+    assert_eq!(report["best"].as_array().map(Vec::len), Some(0), "{report:#}");
+    rows(&report, "the host", "warm").iter().for_each(|row| check_row(row, 1));
+    let text = bench(&[&limits[..], &[&path]].concat()).ok().stdout;
+    let last = text.lines().last().expect("there are lines");
+    assert!(
+        last.starts_with("too small to compare the backends: 15 MiB are read, and 16 MiB are needed: "),
+        "{text}"
+    );
+    assert!(!text.contains("request ") && !text.contains("best to "), "{text}");
+    let enough = bench(&["--rounds", "1", &path]).ok().stdout;
+    assert!(!enough.contains("too small") && enough.contains("best to the host: "), "{enough}");
 }
 
 #[test]

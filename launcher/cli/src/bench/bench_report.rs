@@ -1,17 +1,23 @@
 //! The measurement of files, and its report.
 
+use hostbuf::Bytes;
 use hostbuf_staging::{Backend, File};
 
 use super::bench_bar::BenchBar;
 use super::bench_error::BenchError;
 use super::bench_row::{BACKENDS, BenchRow, PageCacheState};
 use super::bench_sample::BenchSample;
+use super::best_backend::BestBackend;
 use super::measured_files::{FilePart, MeasuredFiles};
 use super::ring_destination::{BenchDestination, PART_BYTES};
 
 /// The share of the bytes in percent that a warm page cache has at least, and that a cold one lacks
 /// at least.
 const MOST: u64 = 95;
+
+/// The number of bytes below which the backends are not compared. Fewer are read in about a
+/// millisecond, in which the start of a transfer and other work of the machine decide.
+const COMPARABLE_BYTES: u64 = 16 << 20;
 
 /// The figures of all backends.
 #[derive(Debug)]
@@ -46,6 +52,7 @@ impl BenchReport {
         let is_measured = |cache: &PageCacheState| *cache == PageCacheState::Warm || why_not_cold.is_none();
         let states: Vec<PageCacheState> = PageCacheState::ALL.into_iter().filter(is_measured).collect();
         report.notes.extend(why_not_cold.map(|why| format!("not measured with a cold page cache: {why}")));
+        report.notes.extend(report.why_not_compared());
         for destination in destinations {
             for &cache in &states {
                 let row = |backend| BenchRow::new(destination.name(), cache, backend);
@@ -65,6 +72,27 @@ impl BenchReport {
         }
         bar.end();
         Ok(report)
+    }
+
+    /// Returns the best backends. There are none if too little is read to compare them.
+    pub(super) fn best(&self) -> Vec<BestBackend> {
+        if self.is_comparable() { BestBackend::of_all(&self.rows) } else { Vec::new() }
+    }
+
+    fn is_comparable(&self) -> bool {
+        self.files.read_bytes() >= COMPARABLE_BYTES
+    }
+
+    /// Returns the reason why the backends are not compared, and the remedy.
+    fn why_not_compared(&self) -> Option<String> {
+        if self.is_comparable() {
+            return None;
+        }
+        let (read, needed) = (Bytes(self.files.read_bytes()), Bytes(COMPARABLE_BYTES));
+        Some(format!(
+            "too small to compare the backends: {read} are read, and {needed} are needed: name files of some GiB, and no \
+             smaller --bytes"
+        ))
     }
 
     /// Adds a sample to a row, unless the files refuse its backend.

@@ -10,7 +10,6 @@ use super::measured_files::MeasuredFile;
 
 /// Returns the report as JSON. `null` stands for a figure that was not measured.
 pub(super) fn json(report: &BenchReport) -> Value {
-    let best = BestBackend::of_all(&report.rows);
     json!({
         "host": hostbuf_os::process::host_name(),
         "files": report.files.0.iter().map(file).collect::<Vec<_>>(),
@@ -19,7 +18,7 @@ pub(super) fn json(report: &BenchReport) -> Value {
         "threads": report.threads,
         "rows": report.rows.iter().map(row).collect::<Vec<_>>(),
         "notes": report.notes,
-        "best": best.iter().map(best_backend).collect::<Vec<_>>(),
+        "best": report.best().iter().map(best_backend).collect::<Vec<_>>(),
     })
 }
 

@@ -13,7 +13,7 @@ pub(super) fn text(report: &BenchReport) -> String {
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(report.rows.iter().map(row));
     let notes: String = report.notes.iter().map(|note| format!("{note}\n")).collect();
-    let best = BestBackend::lines(&BestBackend::of_all(&report.rows));
+    let best = BestBackend::lines(&report.best());
     format!("{}{}{notes}{best}", title(report), align(&rows))
 }
 
