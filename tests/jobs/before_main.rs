@@ -251,7 +251,6 @@ fn the_environment_gains_only_the_documented_variables() {
         "HOSTBUF_LOCAL_SIZE",
         "HOSTBUF_NETWORK",
         "HOSTBUF_OBJECT",
-        // The engine `local` sets the number of the rank and the number of ranks, as an MPI would.
         "HOSTBUF_RANK",
         "HOSTBUF_RANKS",
         "HOSTBUF_REPORT",

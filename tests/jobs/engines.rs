@@ -1,6 +1,8 @@
 //! Behaviour that every engine has under `hostbuf run` and `hostbuf exec`.
 
-use hostbuf_tests::{can_simulate, fixture, flavours, simulated, skip};
+use std::process::Command;
+
+use hostbuf_tests::{CommandOutput, can_simulate, fixture, flavours, hostbuf, local, simulated, skip};
 
 fn show() -> String {
     fixture("cc", "show.c", &[]).unwrap().display().to_string()
@@ -36,6 +38,56 @@ fn hostbuf_exec_alone_gives_every_host_of_an_mpirun_its_buffer() {
         assert_eq!(lines.len(), 4, "{flavour}: {outcome:?}");
         assert!(lines.iter().all(|l| l.starts_with("0x550000000000 4194304 ")), "{flavour}: {outcome:?}");
     });
+}
+
+/// Shell commands that print the place of a rank in its job.
+pub const PLACE: &str =
+    "echo place $HOSTBUF_RANK of $HOSTBUF_RANKS, $HOSTBUF_LOCAL_RANK of $HOSTBUF_LOCAL_SIZE";
+
+/// Returns the places of `hosts` times `each` ranks, as [`PLACE`] prints them.
+pub fn places(hosts: usize, each: usize) -> Vec<String> {
+    let size = hosts * each;
+    (0..size).map(|rank| format!("{rank} of {size}, {} of {each}", rank % each)).collect()
+}
+
+/// Returns the places that the ranks have printed.
+fn printed(outcome: &CommandOutput) -> Vec<String> {
+    let mut printed = outcome.lines("place ");
+    printed.sort();
+    printed
+}
+
+#[test]
+fn ranks_have_the_same_variables_under_every_engine() {
+    let of_run = "$HOSTBUF run -n 4 --host h0:2,h1:2 --mpirun $MPIRUN --size 1M -- sh -c \"$place\"";
+    let of_exec =
+        "$MPIRUN $MPIRUN_FLAGS $MPI_HOSTS_OPTION h0:2,h1:2 -np 4 $HOSTBUF exec --size 1M -- sh -c \"$place\"";
+    // The variables of an enclosing job, which nothing removes.
+    let inherited = "export HOSTBUF_RANK=3 HOSTBUF_RANKS=5 HOSTBUF_LOCAL_RANK=3 HOSTBUF_LOCAL_SIZE=5";
+    let inside = format!(
+        "$HOSTBUF run --launcher local -n 2 --size 1M -- sh -c '[ $HOSTBUF_RANK = 0 ] || exec {of_exec}'"
+    );
+    for line in
+        [of_run, of_exec, &format!("{inherited}; {of_run}"), &format!("{inherited}; {of_exec}"), &inside]
+    {
+        under_every_mpi(2, &format!("export place='{PLACE}'; {line}"), |flavour, outcome| {
+            assert_eq!(printed(&outcome.ok()), places(2, 2), "{flavour}: {line}");
+        });
+    }
+}
+
+#[test]
+fn ranks_have_the_same_variables_without_an_mpi() {
+    assert_eq!(printed(&local(3, "1M", &[], &["sh", "-c", PLACE]).ok()), places(1, 3));
+    // A job inside a rank is neither that rank nor its size.
+    let inner = |ranks: &str, command: &str| {
+        let script = format!("[ $HOSTBUF_RANK = 0 ] || exec $HOSTBUF {command} --size 1M -- sh -c '{PLACE}'");
+        let mut outer = Command::new(hostbuf());
+        outer.args(["run", "--launcher", "local", "-n", ranks, "--size", "1M", "--", "sh", "-c", &script]);
+        printed(&CommandOutput::of(outer.env("HOSTBUF", hostbuf())).ok())
+    };
+    assert_eq!(inner("2", "run --launcher local -n 3"), places(1, 3));
+    assert_eq!(inner("2", "exec"), places(1, 1));
 }
 
 #[test]

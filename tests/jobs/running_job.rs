@@ -87,8 +87,10 @@ impl RunningJob {
     }
 
     pub fn rank(&self, rank: usize) -> Option<i32> {
-        let variable = format!("HOSTBUF_RANK={rank}");
-        children(self.pid()).into_iter().find(|&p| environment(p).contains(&variable))
+        // The second one is that of a rank that has not become its program yet.
+        let variables = ["HOSTBUF_RANK", "HOSTBUF_LAUNCHED_RANK"].map(|name| format!("{name}={rank}"));
+        let is_it = |&pid: &i32| environment(pid).iter().any(|entry| variables.contains(entry));
+        children(self.pid()).into_iter().find(is_it)
     }
 
     pub fn err(&self) -> String {

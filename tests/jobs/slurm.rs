@@ -4,6 +4,8 @@ use std::process::Command;
 
 use hostbuf_tests::{CommandOutput, fixture, hostbuf, root, skip};
 
+use crate::engines::{PLACE, places};
+
 /// Runs a shell script inside an allocation of 4 hosts x 2 ranks. Returns `None` if Slurm cannot
 /// run.
 pub fn in_allocation(script: &str) -> Option<CommandOutput> {
@@ -39,6 +41,21 @@ fn srun_starts_agents_and_ranks_side_by_side_in_one_allocation() {
         format!("$HOSTBUF run --launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M -- {}", show());
     if let Some(outcome) = in_allocation(&script) {
         assert_shown(&outcome.ok(), 8, 4 << 20);
+    }
+}
+
+#[test]
+fn ranks_of_srun_have_the_variables_of_every_engine() {
+    let mut expected = places(4, 2);
+    expected.sort();
+    for line in [
+        "$HOSTBUF run --launcher slurm -n 8 --launcher-arg --mpi=pmix --size 1M --",
+        "srun --mpi=pmix -n 8 $HOSTBUF exec --size 1M --",
+    ] {
+        let Some(outcome) = in_allocation(&format!("{line} sh -c '{PLACE}'")) else { return };
+        let mut printed = outcome.ok().lines("place ");
+        printed.sort();
+        assert_eq!(printed, expected, "{line}");
     }
 }
 

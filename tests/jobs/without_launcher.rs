@@ -38,9 +38,9 @@ impl ExecJob {
     fn rank_with(&self, rank: usize, size: usize, options: &[&str], program: &[&str]) -> Command {
         let mut command = Command::new(hostbuf());
         command.arg("exec").args(options).arg("--").args(program);
-        let place = [("HOSTBUF_RANK", rank), ("HOSTBUF_RANKS", size), ("HOSTBUF_LOCAL_RANK", rank)];
-        command.envs(place.map(|(name, value)| (name, value.to_string())));
-        command.env("HOSTBUF_LOCAL_SIZE", size.to_string()).env("PMIX_NAMESPACE", &self.namespace);
+        let place = [("RANK", rank), ("SIZE", size), ("LOCAL_RANK", rank), ("LOCAL_SIZE", size)];
+        command.envs(place.map(|(name, value)| (format!("OMPI_COMM_WORLD_{name}"), value.to_string())));
+        command.env("PMIX_NAMESPACE", &self.namespace);
         command.stdin(Stdio::null());
         command
     }

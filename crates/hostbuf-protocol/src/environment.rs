@@ -55,6 +55,18 @@ pub const ENV_REQUIRE: &str = "HOSTBUF_REQUIRE";
 /// (`--as-files`) on the host of the rank.
 pub const ENV_FILES: &str = "HOSTBUF_FILES";
 
+/// The environment variable with the number of a rank that the launcher itself starts.
+/// `hostbuf exec` reads it and removes it, so neither the program nor a job inside it has it.
+pub const ENV_LAUNCHED_RANK: &str = "HOSTBUF_LAUNCHED_RANK";
+/// The environment variable with the number of ranks that the launcher itself starts; see
+/// [`ENV_LAUNCHED_RANK`].
+pub const ENV_LAUNCHED_RANKS: &str = "HOSTBUF_LAUNCHED_RANKS";
+
+/// The environment variable with the number of the rank in its job, for the program.
+pub const ENV_RANK: &str = "HOSTBUF_RANK";
+/// The environment variable with the number of ranks of the job, for the program. It is not set if
+/// the engine does not state the number.
+pub const ENV_RANKS: &str = "HOSTBUF_RANKS";
 /// The environment variable with the rank on this host, for [`Role::Member`](crate::message::Role).
 pub const ENV_LOCAL_RANK: &str = "HOSTBUF_LOCAL_RANK";
 /// The environment variable with the number of ranks of this host.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use hostbuf::{Error, Result};
-use hostbuf_protocol::environment::{ENV_LOCAL_RANK, ENV_LOCAL_SIZE};
+use hostbuf_protocol::environment::{ENV_LAUNCHED_RANK, ENV_LAUNCHED_RANKS};
 
 use super::diagnosis::Diagnosis;
 use super::engine::{AgentKind, Engine, LaunchCommand};
@@ -49,8 +49,9 @@ fn check(size: usize, request: &LaunchRequest<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The variables of a rank: its number, the number of ranks, and both for the host.
-const VARIABLES: [&str; 4] = ["HOSTBUF_RANK", "HOSTBUF_RANKS", ENV_LOCAL_RANK, ENV_LOCAL_SIZE];
+/// The variables of a rank: its number, and the number of ranks. Unlike those for the program, no
+/// process inherits them from a rank, so a job that a rank starts is not taken for this one.
+const VARIABLES: [&str; 2] = [ENV_LAUNCHED_RANK, ENV_LAUNCHED_RANKS];
 
 impl Engine for LocalEngine {
     fn name(&self) -> &'static str {
@@ -92,7 +93,7 @@ impl Engine for LocalEngine {
         check(size, request)?;
         let each = counted.iter().flat_map(|&(n, context)| std::iter::repeat_n(context, n));
         let ranks = each.enumerate().map(|(number, context)| {
-            let values = [number, size, number, size].map(|value| value.to_string());
+            let values = [number, size].map(|value| value.to_string());
             let variables = VARIABLES.map(str::to_owned).into_iter().zip(values).collect();
             Invocation { words: request.rank(context), variables, script: None }
         });
@@ -104,7 +105,9 @@ impl Engine for LocalEngine {
     }
 
     fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place> {
-        Place::from_variables(variable, VARIABLES)
+        let [rank, size] = VARIABLES;
+        // All ranks are on this host.
+        Place::from_variables(variable, [rank, size, rank, size])
     }
 
     fn spawns_ranks(&self) -> bool {

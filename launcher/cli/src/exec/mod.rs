@@ -26,8 +26,8 @@ use hostbuf_agent::report::{self, exit_code};
 use hostbuf_os::session::{Session, SessionError};
 use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::environment::{
-    CONNECTION_SILENT, ENV_CONNECTION, ENV_FILES, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK,
-    ENV_OBJECT, ENV_REGISTER, ENV_REPORT, ENV_REQUIRE,
+    CONNECTION_SILENT, ENV_CONNECTION, ENV_FILES, ENV_JOB, ENV_NETWORK, ENV_OBJECT, ENV_REGISTER, ENV_REPORT,
+    ENV_REQUIRE,
 };
 use hostbuf_protocol::limits::REPORT_MAX;
 use hostbuf_protocol::message::{Coverage, Hello, Message, Role};
@@ -284,9 +284,7 @@ fn become_program(
     command.env(ENV_JOB, name);
     // An enclosing job may have set it, in which this process is a rank that registers.
     command.env_remove(ENV_REGISTER);
-    command
-        .env(ENV_LOCAL_RANK, place.local_rank.to_string())
-        .env(ENV_LOCAL_SIZE, place.local_size.to_string());
+    rank::set(place, &mut command);
     surroundings.set(&mut command);
     command.env_remove(ENV_FILES).envs(arguments.files_folder()?.map(|folder| (ENV_FILES, folder)));
     // The preloaded object writes in place, so the entries are made with enough room. An enclosing

@@ -1,6 +1,12 @@
 //! The place of this process in its job, and the name of the job, from the environment that the
 //! engine has set.
 
+use std::process::Command;
+
+use hostbuf_protocol::environment::{
+    ENV_LAUNCHED_RANK, ENV_LAUNCHED_RANKS, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_RANK, ENV_RANKS,
+};
+
 use crate::engines::{self, Engine, Place};
 
 /// Returns the engine that has started this process, or `None` if none has.
@@ -16,6 +22,17 @@ pub(super) fn place() -> Place {
 
 fn place_from(variable: &dyn Fn(&str) -> Option<String>) -> Place {
     engines::ALL.iter().find_map(|engine| engine.place(variable)).unwrap_or(Place::ALONE)
+}
+
+/// Sets the variables with the place of a rank for its program, and removes those that an enclosing
+/// job has set. They have the same names under every engine, and no engine reads them.
+pub(super) fn set(place: Place, command: &mut Command) {
+    let Place { rank, size, local_rank, local_size } = place;
+    command.env_remove(ENV_LAUNCHED_RANK).env_remove(ENV_LAUNCHED_RANKS);
+    command.env_remove(ENV_RANKS).envs((size > 0).then(|| (ENV_RANKS, size.to_string())));
+    for (name, number) in [(ENV_RANK, rank), (ENV_LOCAL_RANK, local_rank), (ENV_LOCAL_SIZE, local_size)] {
+        command.env(name, number.to_string());
+    }
 }
 
 /// Returns the name that all ranks of this job on this host have in common, and no others, so that
@@ -56,5 +73,54 @@ mod tests {
         let in_slurm = |name: &str| variable(name).filter(|_| name.starts_with("SLURM"));
         assert_eq!(place_from(&in_slurm), Place { rank: 0, size: 0, local_rank: 0, local_size: 1 });
         assert_eq!(place_from(&|_| None), Place { rank: 0, size: 1, local_rank: 0, local_size: 1 });
+    }
+
+    #[test]
+    fn a_job_inside_a_rank_counts_by_its_own_engine() {
+        // The program of rank 3 of 4 has started a rank of a second job.
+        let inherited = |name: &str| {
+            let names = [ENV_RANK, ENV_RANKS, ENV_LOCAL_RANK, ENV_LOCAL_SIZE];
+            let at = names.iter().position(|known| *known == name)?;
+            Some(["3", "4", "3", "4"][at].to_owned())
+        };
+        assert_eq!(place_from(&inherited), Place::ALONE);
+        let inner = |name: &str| match name {
+            "PMI_RANK" | "MPI_LOCALRANKID" => Some("1".to_owned()),
+            "PMI_SIZE" | "MPI_LOCALNRANKS" => Some("2".to_owned()),
+            other => inherited(other),
+        };
+        assert_eq!(place_from(&inner), Place { rank: 1, size: 2, local_rank: 1, local_size: 2 });
+        let launched = |name: &str| match name {
+            ENV_LAUNCHED_RANK => Some("0".to_owned()),
+            ENV_LAUNCHED_RANKS => Some("5".to_owned()),
+            other => inner(other),
+        };
+        assert_eq!(place_from(&launched), Place { rank: 0, size: 5, local_rank: 0, local_size: 5 });
+    }
+
+    #[test]
+    fn a_program_gets_the_place_of_its_rank_alone() {
+        let variables = |place: Place| {
+            let mut command = Command::new("true");
+            set(place, &mut command);
+            let text = |text: &std::ffi::OsStr| text.to_str().map(str::to_owned);
+            let list: Vec<_> =
+                command.get_envs().map(|(name, value)| (text(name).unwrap(), value.and_then(text))).collect();
+            list
+        };
+        let place = Place { rank: 5, size: 8, local_rank: 1, local_size: 2 };
+        let expected = |name: &str| match name {
+            ENV_RANK => Some("5"),
+            ENV_RANKS => Some("8"),
+            ENV_LOCAL_RANK => Some("1"),
+            ENV_LOCAL_SIZE => Some("2"),
+            _ => None,
+        };
+        let set = variables(place);
+        assert_eq!(set.len(), 6, "{set:?}");
+        set.iter().for_each(|(name, value)| assert_eq!(value.as_deref(), expected(name), "{name}"));
+        // The engine does not state the number of ranks, and that of an enclosing job is removed.
+        let unknown = variables(Place { size: 0, ..place });
+        assert!(unknown.contains(&(ENV_RANKS.to_owned(), None)), "{unknown:?}");
     }
 }

@@ -310,7 +310,7 @@ mod tests {
         let plan = plan_of("local", "", Some(2), &["./a", ":", "-n", "1", "./b"], &[]);
         assert_eq!(plan.ranks.len(), 3);
         assert!(text(&plan.ranks[2]).ends_with(" exec --socket s --names default --register=mlock -- ./b"));
-        assert!(plan.ranks[2].variables.contains(&("HOSTBUF_RANK".into(), "2".into())));
-        assert!(plan.ranks[0].variables.contains(&("HOSTBUF_RANKS".into(), "3".into())));
+        assert!(plan.ranks[2].variables.contains(&("HOSTBUF_LAUNCHED_RANK".into(), "2".into())));
+        assert!(plan.ranks[0].variables.contains(&("HOSTBUF_LAUNCHED_RANKS".into(), "3".into())));
     }
 }
