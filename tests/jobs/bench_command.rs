@@ -11,6 +11,8 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::mkfifo;
 use serde_json::Value;
 
+use crate::space::Cgroup;
+
 const BACKENDS: [&str; 5] = ["posix", "direct", "uring", "mmap", "auto"];
 
 fn bench(arguments: &[&str]) -> CommandOutput {
@@ -186,6 +188,46 @@ fn the_memory_does_not_grow_with_the_file() {
     command.args(["bench", "--rounds", "1", "--threads", "2"]).arg(&path);
     let text = CommandOutput::of(&mut command).ok().stdout;
     assert!(text.starts_with("hostbuf bench: 512 MiB in 1 file, "), "{text}");
+}
+
+/// Checks that the command states the request, what is available, the limit and a remedy.
+#[track_caller]
+fn assert_no_space(outcome: &CommandOutput, limit: &str) {
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (83, ""), "{outcome:?}");
+    let words = ["hostbuf bench: not enough memory on ", " requested, ", " available (", limit, ": r"];
+    assert!(words.iter().all(|word| outcome.stderr.contains(word)), "{outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+}
+
+#[test]
+fn a_limit_on_the_address_space_gives_one_line_or_suffices() {
+    let folder = Scratch::new("bench-command-address-space");
+    let (path, _) = write(&folder, "a", 1);
+    let limited = |kibibytes: u32| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!(r#"ulimit -v {kibibytes} && exec "$0" "$@""#)]).arg(hostbuf());
+        command.args(["bench", "--rounds", "1", "--threads", "2"]).arg(&path);
+        CommandOutput::of(&mut command)
+    };
+    let mut statuses = Vec::new();
+    for mebibytes in (100..=400).step_by(20) {
+        let outcome = limited(mebibytes << 10);
+        statuses.push(outcome.status);
+        if outcome.status != 0 {
+            assert_no_space(&outcome, "the address space of a process (ulimit -v)");
+        }
+    }
+    assert!(statuses.first() == Some(&83) && statuses.last() == Some(&0), "{statuses:?}");
+}
+
+#[test]
+fn a_limit_of_a_cgroup_gives_one_line() {
+    let folder = Scratch::new("bench-command-cgroup");
+    let (path, _) = write(&folder, "a", 1);
+    let Some(cgroup) = Cgroup::new("bench", 100 << 20) else { return };
+    let mut command = Command::new(hostbuf());
+    command.args(["bench", "--rounds", "1"]).arg(&path);
+    assert_no_space(&CommandOutput::of(cgroup.enter(&mut command)), "the memory cgroup ");
 }
 
 #[test]

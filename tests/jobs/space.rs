@@ -62,11 +62,11 @@ fn a_buffer_too_large_for_one_of_two_hosts_gives_one_line() {
 }
 
 /// A memory cgroup (version 1) below that of this test. Dropping it removes the cgroup.
-struct Cgroup(PathBuf);
+pub struct Cgroup(PathBuf);
 
 impl Cgroup {
     /// Creates a memory cgroup. Records a skip and returns `None` if that is not possible.
-    fn new(name: &str, limit: u64) -> Option<Cgroup> {
+    pub fn new(name: &str, limit: u64) -> Option<Cgroup> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let path =
             own.lines().find_map(|l| l.split_once(":memory:")).map(|(_, path)| path.trim_start_matches('/'));
@@ -103,7 +103,7 @@ impl Cgroup {
 
     /// Makes `command` run inside of the cgroup.
     #[allow(unsafe_code, reason = "a closure runs between fork and exec")]
-    fn enter<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub fn enter<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let procs = File::options().write(true).open(self.0.join("cgroup.procs")).expect("the file exists");
         // SAFETY: between fork and exec one system call.
         unsafe {

@@ -9,6 +9,7 @@ mod best_backend;
 mod gpu_destination;
 mod json;
 mod measured_files;
+mod needed_memory;
 mod ring_destination;
 mod table;
 
@@ -81,6 +82,7 @@ fn measure(arguments: &BenchArguments) -> Result<BenchReport, BenchError> {
     let files = MeasuredFiles::open(&arguments.files, arguments.bytes.0)?;
     let options = RingOptions::new();
     let options = arguments.threads.map_or(options, |threads| options.workers(threads.into()));
+    needed_memory::check(options, arguments.gpu.is_some())?;
     let mut destinations: Vec<Box<dyn BenchDestination>> =
         vec![Box::new(RingDestination::<HostDevice>::on_host(options)?)];
     if let Some(number) = arguments.gpu {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::{fmt, io};
 
-use hostbuf::ErrorClass;
+use hostbuf::{Error, ErrorClass};
 use hostbuf_staging::{RingError, TransferError};
 
 use crate::printable::printable;
@@ -17,6 +17,8 @@ pub(super) enum BenchError {
     Unsuitable { path: PathBuf, why: &'static str },
     /// An option is invalid.
     Option { what: String },
+    /// The limits of this process leave too little memory.
+    Memory(Error),
     /// There is no such GPU, or its driver refused.
     Gpu { number: u32, why: String },
     /// There is no ring.
@@ -30,6 +32,7 @@ impl BenchError {
     pub(super) fn class(&self) -> ErrorClass {
         match self {
             BenchError::Option { .. } | BenchError::Gpu { .. } => ErrorClass::Invalid,
+            BenchError::Memory(error) => error.class(),
             _ => ErrorClass::General,
         }
     }
@@ -44,6 +47,7 @@ impl fmt::Display for BenchError {
             BenchError::File { doing, path, source } => format!("{doing} {}: {source}", path.display()),
             BenchError::Unsuitable { path, why } => format!("{} {why}", path.display()),
             BenchError::Option { what } => what.clone(),
+            BenchError::Memory(error) => error.to_string(),
             BenchError::Gpu { number, why } => format!("GPU {number}: {why}"),
             BenchError::Ring(error) => error.to_string(),
             BenchError::Transfer(error) => error.to_string(),
