@@ -124,6 +124,28 @@ fn files_and_buffers_may_be_combined_and_an_empty_folder_stays() {
 }
 
 #[test]
+fn stat_lists_the_files_of_a_job_without_a_buffer() {
+    let files = FilesToLoad::new("files-stat", &[(b"x", 3 << 20), (b"y", 1 << 20)]);
+    let stat = |more: &[&str]| {
+        let script = format!("echo $HOSTBUF_JOB; {} stat; exit $?", hostbuf().display());
+        let printed = files.run(1, more, &["sh", "-c", &script]).ok().stdout;
+        let (socket, report) = printed.split_once('\n').expect("lines");
+        // Other tests have jobs too.
+        let head = format!("job {}  ", socket.rsplit('/').next().expect("a number"));
+        let of_job = report.split("\n\n").find(|part| part.starts_with(&head));
+        of_job.unwrap_or_else(|| panic!("{printed}")).to_owned()
+    };
+    let report = stat(&[]);
+    let is_line = |words: &[&str]| report.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(is_line(&[&files.scratch.path("in/x"), " 3 MiB ", " complete, 4 MiB in 2 files"]), "{report}");
+    assert!(is_line(&[&files.scratch.path("in/y"), " 1 MiB "]), "{report}");
+    assert!(is_line(&["  ranks: not listed, since the job has no buffer that they map"]), "{report}");
+    assert!(!report.contains("BUFFER") && !report.contains("0 ranks"), "{report}");
+    let report = stat(&["--size", "1M"]);
+    assert!(report.contains("BUFFER") && report.contains("  1 rank: sh "), "{report}");
+}
+
+#[test]
 fn a_program_with_a_library_finds_that_there_is_no_buffer() {
     let files = FilesToLoad::new("files-attach", &[(b"x", 3)]);
     let probe = program("job_probe");

@@ -10,7 +10,10 @@ use super::scan::printable;
 pub(super) fn rows(report: &LoadReport) -> Vec<Vec<String>> {
     let mut rows = vec![["LOADED", "BYTES", "PAGES", "STATE"].map(str::to_owned).to_vec()];
     let state = match report.complete {
-        true => "complete".to_owned(),
+        true => {
+            let s = if report.files.len() == 1 { "" } else { "s" };
+            format!("complete, {} in {} file{s}", Bytes(report.bytes()), report.files.len())
+        }
         false => format!("loading, {} of {}", Bytes(report.loaded), Bytes(report.bytes())),
     };
     let row = |(number, file): (usize, &ReportedFile)| {

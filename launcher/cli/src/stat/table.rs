@@ -33,7 +33,9 @@ fn job(job: &Job) -> String {
     for problem in job.problems() {
         writeln!(text, "  ! {problem}").expect("to memory");
     }
-    text.push_str(&align(&rows(job)));
+    if !job.buffers.is_empty() {
+        text.push_str(&align(&rows(job)));
+    }
     let sections = job.control.as_ref().map_or_else(|_| Vec::new(), |s| sections::rows(&s.identity));
     if !sections.is_empty() {
         text.push_str(&align(&sections));
@@ -50,7 +52,13 @@ fn job(job: &Job) -> String {
         writeln!(text, "  {count} not been listed: the list was full").expect("to memory");
     }
     let (ranks, children) = job.counts();
-    writeln!(text, "  {}: {}", plural(ranks, "rank", "ranks"), people(&job.ranks, false)).expect("to memory");
+    if job.control.as_ref().is_ok_and(|snapshot| snapshot.identity.buffers.is_empty()) {
+        // Files alone are loaded. The job has ranks all the same.
+        text.push_str("  ranks: not listed, since the job has no buffer that they map\n");
+    } else {
+        let count = plural(ranks, "rank", "ranks");
+        writeln!(text, "  {count}: {}", people(&job.ranks, false)).expect("to memory");
+    }
     if children > 0 {
         let count = plural(children, "child of a rank", "children of ranks");
         writeln!(text, "  {count}: {}", people(&job.ranks, true)).expect("to memory");
