@@ -34,7 +34,8 @@ use ring_destination::{BenchDestination, RingDestination};
 /// It reads the files several times by each backend, with a cold page cache and with a warm one,
 /// into memory of the host, and with --gpu also to a GPU. It needs at most 150 MiB of memory for
 /// files of any size, and never writes to a file. The files are dropped from the page cache, which
-/// other programs that read them notice.
+/// other programs that read them notice. Files on tmpfs are also read through a mapping: if another
+/// program truncates one meanwhile, SIGBUS may end the command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A name of a backend in the last lines is for `hostbuf load --backend`, hostbuf.File(path, backend=...) in Python, \
