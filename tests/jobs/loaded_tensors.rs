@@ -27,7 +27,7 @@ pub struct TensorFiles {
 
 /// Returns a file of safetensors with one tensor of bytes, whose header has a multiple of 8 bytes
 /// and `padding` more.
-fn safetensors(name: &str, data: &[u8], padding: usize) -> Vec<u8> {
+pub fn safetensors(name: &str, data: &[u8], padding: usize) -> Vec<u8> {
     let text = format!(r#"{{"{name}":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}}}}"#, data.len());
     let length = text.len().next_multiple_of(8) + padding;
     let mut bytes = (length as u64).to_le_bytes().to_vec();
@@ -38,7 +38,7 @@ fn safetensors(name: &str, data: &[u8], padding: usize) -> Vec<u8> {
 }
 
 /// Returns a file of numpy with one dimension of bytes.
-fn npy(data: &[u8]) -> Vec<u8> {
+pub fn npy(data: &[u8]) -> Vec<u8> {
     let mut text = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({},), }}", data.len());
     while (10 + text.len() + 1) % 64 != 0 {
         text.push(' ');

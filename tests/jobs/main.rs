@@ -12,6 +12,7 @@ mod bench_command;
 mod broker;
 mod broker_descriptor_store;
 mod broker_restart;
+mod bytes_on_gpu;
 mod changed_user;
 mod cluster;
 mod containers;

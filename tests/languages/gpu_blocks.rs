@@ -1,10 +1,10 @@
 //! Blocks of a pool, transfers of files and copies of tensors on a GPU in C, C++ and Python, with a
 //! fake driver, whose GPU has memory that the CPU reaches.
 
-use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use hostbuf_tests::{CommandOutput, Scratch, fixture};
+use hostbuf_tests::fake_cuda::install_fake_cuda;
+use hostbuf_tests::{CommandOutput, Scratch};
 
 use crate::interface::{Built, SANITIZERS, built};
 use crate::pool::PoolBroker;
@@ -13,11 +13,7 @@ use crate::python::{python, strict};
 /// Installs the fake driver in a new folder.
 pub fn fake_driver(name: &str) -> Scratch {
     let folder = Scratch::new(name);
-    let driver =
-        fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
-    for name in ["libcuda.so.1", "libcuda.so"] {
-        symlink(&driver, folder.path(name)).expect("it is new");
-    }
+    install_fake_cuda(&folder);
     folder
 }
 

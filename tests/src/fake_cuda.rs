@@ -12,11 +12,28 @@ pub const FOLDER: &str = "HOSTBUF_TEST_FAKE_CUDA";
 pub const PENDING: &str = "FAKE_CUDA_PENDING";
 /// The variable of the driver that names the file while which exists copies of rows are refused.
 pub const NO_ROWS: &str = "FAKE_CUDA_NO_ROWS";
+/// The variable of the driver that names the file to which it appends freed memory of the GPU.
+pub const FREED: &str = "FAKE_CUDA_FREED";
+/// The variable of the driver with the milliseconds that a copy to the GPU takes.
+pub const COPY_MS: &str = "FAKE_CUDA_COPY_MS";
 
 /// The variable of the fake cuFile that names the file with the name of the function that fails.
 pub const CUFILE_FAILS: &str = "FAKE_CUFILE_FAILS";
 /// The variable of the fake cuFile that names the file to which it appends its calls.
 pub const CUFILE_LOG: &str = "FAKE_CUFILE_LOG";
+
+/// Installs the driver in a folder, for `LD_LIBRARY_PATH`.
+///
+/// # Panics
+/// If the folder has a driver already, or is not writable.
+pub fn install_fake_cuda(folder: &Scratch) {
+    let driver =
+        fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
+    // On a machine with a GPU the second name takes precedence.
+    for library in ["libcuda.so.1", "libcuda.so"] {
+        symlink(&driver, folder.path(library)).expect("it is new");
+    }
+}
 
 /// Runs the test `name` of this program, with the path of its modules, in a process with the driver
 /// and cuFile. Returns true in that process.
@@ -30,11 +47,7 @@ pub fn with_fake_cuda(name: &str) -> bool {
         return true;
     }
     let folder = Scratch::new(name.rsplit("::").next().unwrap_or(name));
-    let driver =
-        fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
-    for library in ["libcuda.so.1", "libcuda.so"] {
-        symlink(&driver, folder.path(library)).expect("it is new");
-    }
+    install_fake_cuda(&folder);
     let cufile = fixture("cc", "fake_cufile.c", &["-shared", "-fPIC"]).expect("as above");
     symlink(&cufile, folder.path("libcufile.so.0")).expect("it is new");
     let mut command = Command::new(std::env::current_exe().expect("this"));
