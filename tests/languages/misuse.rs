@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use hostbuf_tests::fake_cuda::install_fake_cuda;
 use hostbuf_tests::{CommandOutput, Scratch, can_simulate, hostbuf, root, simulated, skip};
 
 use crate::guides::one_of_each;
@@ -11,7 +12,7 @@ use crate::python::{by_each, python};
 const ALL_FAILED: &str = "every rank has an error\n";
 
 /// Builds tests/fixtures/`name`.c with one MPI of each kind, and runs it on two hosts of two ranks,
-/// with an empty folder as its argument. Its output is `wanted`.
+/// with an empty folder as its argument and the fake driver of a GPU. Its output is `wanted`.
 fn on_two_hosts(name: &str, wanted: &str) {
     if !root().join("target/lib/libhostbuf.so").exists() {
         return skip("mistakes of one rank in C: there is no libhostbuf (scripts/build)");
@@ -21,12 +22,14 @@ fn on_two_hosts(name: &str, wanted: &str) {
     }
     for flavour in one_of_each() {
         let folder = Scratch::new(name);
+        install_fake_cuda(&folder);
         let script = format!(
             r#"made={folder}/program; mkdir {folder}/files
                $MPICC -std=c11 -O1 -g -Wall -Wextra -Iinclude tests/fixtures/{name}.c -o $made -Ltarget/lib -lhostbuf \
                    -Wl,-rpath,$PWD/target/lib || exit
                hosts="-np 4 --host h0:2,h1:2"; [[ $MPI_ENGINE == openmpi ]] || hosts="-n 4 -hosts h0,h1 -ppn 2"
-               $MPIRUN $MPIRUN_FLAGS $hosts $made {folder}/files"#,
+               path={folder}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
+               $MPIRUN $MPIRUN_FLAGS $hosts env LD_LIBRARY_PATH=$path $made {folder}/files"#,
             folder = folder.0.display()
         );
         assert_eq!(simulated(2, &flavour, &script).ok().stdout, wanted, "{flavour}");
@@ -40,7 +43,7 @@ fn misuse_in_c_gives_errors() {
 
 #[test]
 fn misuse_of_loading_in_c_gives_errors() {
-    on_two_hosts("load_ranks", "every rank has an error, and then all tensors\n");
+    on_two_hosts("load_ranks", "every rank has an error, then all tensors, and then its slices on the GPU\n");
 }
 
 /// If the program's MPI is not the launcher's, each rank is alone in it. A rank that attaches a

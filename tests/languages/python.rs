@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use hostbuf_tests::{CommandOutput, can_simulate, flavours, root, simulated, skip};
+use hostbuf_tests::fake_cuda::{COPY_MS, LOG, install_fake_cuda};
+use hostbuf_tests::{CommandOutput, Scratch, can_simulate, flavours, root, simulated, skip};
 
 use crate::guides::{one_of_each, patch};
 
@@ -193,10 +194,20 @@ fn files_of_tensors_are_loaded_once_per_host() {
     if !can_simulate() {
         return;
     }
-    let script = "$MPIRUN $MPIRUN_FLAGS $hosts $python tests/fixtures/load_tensors.py $made";
-    by_each("tensors", &one_of_each(), &python, script, |flavour, said| {
-        let wanted = "3 tensors in 4 ranks at 1 address; 0 are wrong; sealed; without files: Io\n";
-        assert_eq!(said.stdout, wanted, "{flavour}");
+    let driver = Scratch::new("python-tensors");
+    install_fake_cuda(&driver);
+    // A copy of 5 ms has not ended when the next one is requested.
+    let script = format!(
+        "path={0}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
+         gpu=\"LD_LIBRARY_PATH=$path {COPY_MS}=5 {LOG}={0}/log.$MPI_FLAVOUR PYTHONPATH=$PWD/tests/fixtures/fake_torch\"
+         $MPIRUN $MPIRUN_FLAGS $hosts env $gpu $python tests/fixtures/load_tensors.py $made || exit
+         cat {0}/log.$MPI_FLAVOUR",
+        driver.0.display()
+    );
+    by_each("tensors", &one_of_each(), &python, &script, |flavour, said| {
+        let wanted = "3 tensors in 4 ranks at 1 address; 0 are wrong; 12 on GPUs, 0 are wrong; sealed; without files: Io\n";
+        // Each rank has registered the buffer.
+        assert_eq!(said.stdout, [wanted, &"registered\n".repeat(4)].concat(), "{flavour}");
     });
 }
 

@@ -14,6 +14,8 @@ pub const PENDING: &str = "FAKE_CUDA_PENDING";
 pub const NO_ROWS: &str = "FAKE_CUDA_NO_ROWS";
 /// The variable of the driver that names the file to which it appends freed memory of the GPU.
 pub const FREED: &str = "FAKE_CUDA_FREED";
+/// The variable of the driver that names the file to which it appends a line for each registration.
+pub const LOG: &str = "FAKE_CUDA_LOG";
 /// The variable of the driver with the milliseconds that a copy to the GPU takes.
 pub const COPY_MS: &str = "FAKE_CUDA_COPY_MS";
 
