@@ -12,10 +12,11 @@ use hostbuf::register::{Access, CudaHost};
 use hostbuf_cuda::{CudaContext, DeviceMemory, Driver};
 use hostbuf_load::{LoadOptions, SliceTarget, TensorTable};
 use hostbuf_staging::{CudaDevice, DeviceTarget};
-use hostbuf_tests::fake_cuda::{COPY_MS, FREED, install_fake_cuda};
-use hostbuf_tests::{CommandOutput, Scratch, hostbuf};
+use hostbuf_tests::fake_cuda::{COPY_MS, FREED, LOG, install_fake_cuda};
+use hostbuf_tests::{CommandOutput, Scratch, hostbuf, program};
 
-use crate::loaded_tensors::{npy, safetensors};
+use crate::loaded_tensors::{TensorFiles, npy, safetensors, word};
+use crate::registered::can_register;
 
 /// The alignment of files in the memory, and that of the data of a shifted file.
 const ALIGNMENTS: [usize; 2] = [4096, 64];
@@ -156,4 +157,40 @@ fn load_slices(path: &Path) {
     let tensors = options.load_to_device(&group, &buffer, &[path], &device, &targets).expect("it is loaded");
     let counters = tensors.counters();
     assert_eq!(counters.job_bytes_read, counters.file_bytes, "each byte is read once");
+}
+
+#[test]
+fn tensors_before_main_are_registered_with_the_gpu() {
+    if !can_register() {
+        return;
+    }
+    let files = TensorFiles::new("tensors-registered", 1 << 20);
+    install_fake_cuda(&files.scratch);
+    for (who, registrations) in [("leader", 1), ("all", 2)] {
+        let log = files.scratch.path(&format!("log-{who}"));
+        let mut command = Command::new(hostbuf());
+        command.args([
+            "run",
+            "--launcher",
+            "local",
+            "-n",
+            "2",
+            "--register",
+            "cuda",
+            "--register-ranks",
+            who,
+        ]);
+        command.args(files.options()).arg("--").arg(program("loaded_tensors")).arg("once");
+        command.env("LD_LIBRARY_PATH", &files.scratch.0).env(LOG, &log);
+        let outcome = CommandOutput::of(&mut command).ok();
+        let lines: Vec<String> = outcome.stdout.lines().map(str::to_owned).collect();
+        files.assert_complete(&lines, 2);
+        let has_whole_buffer = |line: &&String| {
+            let (at, length) = (word(line, "at"), word(line, "length"));
+            word(line, "registered") == format!("cuda0@{at}+{length}")
+        };
+        assert_eq!(lines.iter().filter(has_whole_buffer).count(), registrations, "{lines:#?}");
+        let log = fs::read_to_string(&log).expect("the driver was asked");
+        assert_eq!(log, "registered\n".repeat(registrations), "{outcome:?}");
+    }
 }

@@ -109,7 +109,7 @@ impl TensorFiles {
 
 /// Returns the word behind a word of a line.
 #[track_caller]
-fn word<'l>(line: &'l str, name: &str) -> &'l str {
+pub fn word<'l>(line: &'l str, name: &str) -> &'l str {
     let mut words = line.split(' ').skip_while(|found| *found != name);
     words.nth(1).unwrap_or_else(|| panic!("no {name} in {line}"))
 }

@@ -1,12 +1,13 @@
 //! A rank that finds the tensors of `hostbuf run --load`: `loaded_tensors MODE`. It prints a line
-//! about them. With `freeze`, all ranks freeze the buffer before; with `wait`, each rank waits for
-//! a signal afterwards.
+//! about them, and about what `--register` has registered. With `freeze`, all ranks freeze the
+//! buffer before; with `wait`, each rank waits for a signal afterwards.
 
 use std::fs;
 
 use hostbuf::job::Local;
 use hostbuf::{FillState, HostBuffer};
 use hostbuf_load::Tensors;
+use hostbuf_programs::registered::registered;
 use nix::unistd::pause;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -36,8 +37,13 @@ fn main() {
     }
     let counters = tensors.counters();
     let buffers = HostBuffer::attach_all().expect("there are buffers");
+    let registered = registered()
+        .iter()
+        .map(|entry| format!("{}@{:p}+{}", entry.device().replace(' ', ""), entry.address, entry.length))
+        .collect::<Vec<_>>();
     println!(
-        "digest {:016x} at {:p} tensors {} read {} counted {} received {} job {} buffers {} address {}",
+        "digest {:016x} at {:p} tensors {} read {} counted {} received {} job {} buffers {} address {} \
+         length {} registered {}",
         hash.digest(),
         tensors.buffer().as_ptr(),
         tensors.table().tensors().len(),
@@ -47,6 +53,8 @@ fn main() {
         counters.job_bytes_read,
         buffers.iter().map(HostBuffer::name).collect::<Vec<_>>().join(","),
         std::env::var("HOSTBUF_ADDRESS").unwrap_or_default(),
+        tensors.buffer().len(),
+        registered.join(","),
     );
     if mode == "wait" {
         loop {
