@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use hostbuf::Bytes;
 use hostbuf_tests::{CommandOutput, Scratch, eventually, have, processes_with};
 
 use crate::running_job::{ARRIVAL, RunningJob, SOON};
@@ -104,6 +105,16 @@ fn sum_of(processes: &[i32], file: &str, field: &str) -> u64 {
     sum
 }
 
+/// Returns the size of the pages of the mapping of a loaded file in a process, as the kernel states
+/// it. The mapping has huge pages if there is one at least.
+fn page_of(process: i32, file: &str) -> Bytes {
+    let sum = |field| sum_of(&[process], file, field);
+    match sum("ShmemPmdMapped") + sum("FilePmdMapped") {
+        0 => Bytes(sum("KernelPageSize")),
+        _ => Bytes(2 << 20),
+    }
+}
+
 #[test]
 fn kraken2_maps_one_copy_of_its_database_for_all_ranks() {
     if !have("kraken2") {
@@ -125,7 +136,7 @@ fn kraken2_maps_one_copy_of_its_database_for_all_ranks() {
     );
     let (folder, ranks) = (dir.path("shared"), RANKS.to_string());
     let files = ["hash.k2d", "opts.k2d", "taxo.k2d"].map(|name| dir.path(&format!("db/{name}")));
-    let more = ["-n", &ranks, "--load", &files[0], &files[1], &files[2], "--as-files", &folder];
+    let more = ["-n", &ranks, "--verbose", "--load", &files[0], &files[1], &files[2], "--as-files", &folder];
     let mut job = RunningJob::start("kraken2", "size=1M", &more, &["sh", "-c", &script], |_, _| {});
     // Each rank classifies the first block, and then waits for the rest.
     let (first, rest) = reads.split_at(BLOCK + BLOCK / 10);
@@ -152,11 +163,20 @@ fn kraken2_maps_one_copy_of_its_database_for_all_ranks() {
     let (shared, private) =
         (sum_of(&processes, "hash.k2d", "Pss"), sum_of(&processes, "hash.k2d", "Anonymous"));
     assert!(shared <= pages && private == 0, "{shared} and {private} of {pages} bytes, {resident} resident");
+    let pages_of_all: Vec<String> =
+        processes.iter().map(|&pid| page_of(pid, "hash.k2d").to_string()).collect();
     for mut pipe in open {
         pipe.write_all(rest).expect("the rank reads");
     }
     let status = job.end(4 * SOON);
-    assert!(status.success(), "{status}: {}", job.err());
+    let said = job.err();
+    assert!(status.success(), "{status}: {said}");
+    // The table is the largest file, and kraken2 maps it as the agent has done.
+    let stated =
+        said.split_once("; the agent's mapping of the largest file has pages of ").map(|(_, rest)| rest);
+    let stated = stated.and_then(|rest| rest.lines().next()).unwrap_or_else(|| panic!("{said}"));
+    let stated = stated.split(" (").next();
+    assert!(pages_of_all.iter().all(|page| Some(page.as_str()) == stated), "{pages_of_all:?}: {said}");
     for rank in 0..RANKS {
         for (own, plain) in [("out", "plain.out"), ("report", "plain.report")] {
             let read = |name: &str| fs::read(dir.path(name)).expect("kraken2 has made it");

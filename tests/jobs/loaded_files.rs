@@ -97,7 +97,9 @@ fn eight_ranks_map_one_copy_of_each_file() {
     assert!(shared <= pages && shared > pages - (64 << 10), "{shared} of {pages}: {lines:#?}");
     let said = outcome.stderr.lines().find(|line| line.starts_with("hostbuf: loaded on "));
     let said = said.unwrap_or_else(|| panic!("{outcome:?}"));
-    for words in [": 8 files, ", ", read by ", " on huge pages; a program's own mapping has pages of "] {
+    for words in
+        [": 8 files, ", ", read by ", " on huge pages; the agent's mapping of the largest file has pages of "]
+    {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(!Path::new(&files.folder()).exists());

@@ -114,7 +114,7 @@ fn describe(outcome: &LoadOutcome) -> String {
         Bytes(*huge)
     );
     if let Some(page) = mapped_page {
-        text += &format!("; a program's own mapping has pages of {}", Bytes(*page));
+        text += &format!("; the agent's mapping of the largest file has pages of {}", Bytes(*page));
         if *page < HUGE_PAGE && *huge > 0 {
             text += " (pages of 2 MiB need shmem_enabled: as root, echo advise > \
                      /sys/kernel/mm/transparent_hugepage/shmem_enabled)";
@@ -143,7 +143,7 @@ mod tests {
         let text = describe(&outcome);
         assert!(text.starts_with(
             "2 files, 5 MiB, read by posix (1), uring (1) in 0.50 s (10 MiB a second), 4 MiB on huge pages; \
-             a program's own mapping has pages of 4 KiB (pages of 2 MiB need shmem_enabled: "
+             the agent's mapping of the largest file has pages of 4 KiB (pages of 2 MiB need shmem_enabled: "
         ), "{text}");
         let text = describe(&LoadOutcome { mapped_page: Some(2 << 20), ..outcome.clone() });
         assert!(text.ends_with("pages of 2 MiB"), "{text}");

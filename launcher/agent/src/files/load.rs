@@ -56,8 +56,8 @@ pub(crate) struct LoadOutcome {
     pub(crate) reading: Duration,
     /// The ways in which they were read, each with the number of files.
     pub(crate) backends: BTreeMap<String, u64>,
-    /// The size of the pages of a program's own mapping of the largest file, in bytes. It is
-    /// unknown if all files are empty.
+    /// The size of the pages of a mapping of the largest file that the agent has made as a program
+    /// does, in bytes. It is unknown if all files are empty.
     pub(crate) mapped_page: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The size of the pages that a program's own mapping of a loaded file gets.
+//! The size of the pages of a mapping of a loaded file that is made as a program makes it.
 
 #![allow(unsafe_code, reason = "maps a file as a program does, and reads a byte of it")]
 
