@@ -15,6 +15,7 @@ mod host_ring;
 #[cfg(feature = "cuda")]
 mod ipc_memory;
 mod load;
+mod load_error;
 mod memory;
 mod os_error;
 mod placement;
@@ -35,6 +36,7 @@ mod pool_owner;
 mod pool_wait;
 mod register;
 mod running_transfer;
+mod tensor_slices;
 mod transfer;
 mod transfer_array;
 mod transfer_direction;
@@ -72,6 +74,7 @@ fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pool_block::BlockRefHandle>()?;
     module.add_class::<file::FileHandle>()?;
     module.add_class::<transfer::TransferHandle>()?;
+    module.add_class::<tensor_slices::TensorSlices>()?;
     #[cfg(feature = "cuda")]
     pool_gpu::add_to(module)?;
     module.add_function(wrap_pyfunction!(pool::element_type, module)?)?;

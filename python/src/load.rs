@@ -1,23 +1,19 @@
 //! Files of tensors: their headers, and loading them into a buffer.
 
-use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use hostbuf::BufferOptions;
 use hostbuf_load::{
-    ArrayOrder, ByteOrder, FileError, FileFormat, FileProblem, LoadError, LoadOptions, SourceFile,
-    TensorEntry, TensorTable, Tensors,
+    ArrayOrder, ByteOrder, FileFormat, LoadOptions, SourceFile, TensorEntry, TensorTable, Tensors,
 };
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 
 use crate::comm::RankGroup;
-use crate::error::raised;
 use crate::handle::BufferHandle;
-use crate::os_error::{OsErrorFields, os_fields};
+use crate::load_error::load_raised;
 use crate::pool_error::invalid;
-use crate::transfer_error::transfer_raised;
+use crate::tensor_slices::TensorSlices;
 
 /// A file: its path, the name of its format, and the texts of its header.
 type FileFields = (PathBuf, &'static str, Vec<(String, String)>);
@@ -55,34 +51,6 @@ fn entry(py: Python<'_>, entry: &TensorEntry, offset: u64) -> PyResult<EntryFiel
     ))
 }
 
-/// Returns the exception of a load. The package's function `hostbuf._error.of_load` makes it.
-fn load_raised(py: Python<'_>, error: LoadError) -> PyErr {
-    static OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    match error {
-        LoadError::Job(error) => raised(py, error),
-        LoadError::Transfer(error) => transfer_raised(py, &error),
-        error => {
-            let kind = format!("{:?}", error.kind());
-            let made = OF
-                .import(py, "hostbuf._error", "of_load")
-                .and_then(|of| of.call1((kind, error.to_string(), missing_file(&error))));
-            made.map_or_else(|failed| failed, PyErr::from_value)
-        }
-    }
-}
-
-/// Returns the fields of the error if a file does not exist.
-fn missing_file(error: &LoadError) -> Option<OsErrorFields> {
-    let LoadError::File(FileError { path, problem, .. }) = error else { return None };
-    match problem {
-        FileProblem::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
-            Some(os_fields(source, path))
-        }
-        FileProblem::MissingShard { .. } => Some(os_fields(&ErrorKind::NotFound.into(), path)),
-        _ => None,
-    }
-}
-
 /// Reads the headers of files. With a format, there is one path, which is a file of that format.
 #[pyfunction]
 pub fn read_table(
@@ -102,14 +70,15 @@ pub fn read_table(
     Ok((files(&table), entries))
 }
 
-/// A buffer with tensors, its files, and the tensors at their offsets in it.
-type LoadedFields = (BufferHandle, Vec<FileFields>, Vec<EntryFields>);
+/// A buffer with tensors, its files, the tensors at their offsets in it, and their slices.
+type LoadedFields = (BufferHandle, Vec<FileFields>, Vec<EntryFields>, TensorSlices);
 
 fn loaded_fields(py: Python<'_>, tensors: &Tensors) -> PyResult<LoadedFields> {
     let start = tensors.buffer().as_ptr().as_ptr() as u64;
     let entries = tensors.iter().map(|one| entry(py, one.entry, one.bytes.as_ptr() as u64 - start));
     let entries = entries.collect::<PyResult<_>>()?;
-    Ok((BufferHandle::from(tensors.buffer().clone()), files(tensors.table()), entries))
+    let handle = BufferHandle::from(tensors.buffer().clone());
+    Ok((handle, files(tensors.table()), entries, TensorSlices(tensors.clone())))
 }
 
 /// Returns the tensors that `hostbuf run --load` has loaded, if it has loaded any.

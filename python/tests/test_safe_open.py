@@ -288,6 +288,65 @@ class Load(Files):
         with self.assertRaisesRegex(hostbuf.LoadError, r'tensor "a\\x1b\[2J\\nx{194}…" is big-endian'):
             hostbuf.load(path).torch(name)
 
+    def naive_slice(self, array: "np.ndarray[Any, Any]", dim: int, rank: int, ranks: int) -> "np.ndarray[Any, Any]":
+        length = -(-array.shape[dim] // ranks)
+        return np.take(array, range(min(rank * length, array.shape[dim]), min((rank + 1) * length, array.shape[dim])), dim)
+
+    def test_slices_of_all_ranks(self) -> None:
+        fortran = np.asfortranarray(np.arange(60.0).reshape(3, 4, 5))
+        np.save(self.folder / "fortran.npy", fortran)
+        np.save(self.folder / "big.npy", np.arange(12, dtype=">i4").reshape(3, 4))
+        tensors = hostbuf.load([self.path, self.folder / "fortran.npy", self.folder / "big.npy"])
+        arrays = {**self.arrays, "fortran": fortran, "big": np.arange(12, dtype=">i4").reshape(3, 4)}
+        for name, array in arrays.items():
+            for dim, ranks in itertools.product(range(array.ndim), [1, 2, 3, 7, 50]):
+                for rank in range(ranks):
+                    found = tensors.slice(name, dim, rank, ranks)
+                    self.assertTrue(np.array_equal(found, self.naive_slice(array, dim, rank, ranks)), (name, dim, rank, ranks))
+                    self.assertEqual((found.dtype, found.flags.writeable), (array.dtype, True))
+        self.assertTrue(tensors.slice("fortran", 1, 0, 2).flags.f_contiguous)
+        # They are copies that stay, and nothing of the buffer is written.
+        part = tensors.slice("cube", 1, 0, 2)
+        part[:] = 0
+        self.check({name: tensors[name] for name in self.arrays})
+
+    def test_fused_slices_of_all_ranks(self) -> None:
+        tensors = hostbuf.load(self.path)
+        # Queries, and keys and values of which two ranks use one share.
+        for name, dim, sizes in [("weights", 0, [24, 8, 8]), ("wide", 1, [4000, 800, 200])]:
+            parts = np.split(self.arrays[name], np.cumsum(sizes)[:-1], dim)
+            for rank in range(4):
+                shares = [np.split(part, count, dim)[rank * count // 4] for part, count in zip(parts, [4, 2, 2])]
+                expected = np.concatenate(shares, dim)
+                fused: list[int | tuple[int, int]] = [sizes[0], (sizes[1], 2), (sizes[2], 2)]
+                found = tensors.fused_slice(name, dim, fused, rank, 4)
+                self.assertTrue(np.array_equal(found, expected) and found.dtype == expected.dtype, (name, rank))
+
+    def test_slices_by_rank_that_do_not_exist(self) -> None:
+        tensors = hostbuf.load(self.path)
+        for why, made in [
+            ("invalid dimension 2", lambda: tensors.slice("weights", 2, 0, 1)),
+            ("invalid rank 3", lambda: tensors.slice("weights", 0, 3, 3)),
+            ("the parts have 30 elements together, and dimension 0 has 40", lambda: tensors.fused_slice("weights", 0, [20, 10], 0, 2)),
+            ("part 1 of 10 elements cannot be divided into 4 equal shares", lambda: tensors.fused_slice("weights", 0, [20, 10, 10], 0, 4)),
+        ]:
+            with self.assertRaisesRegex(hostbuf.LoadError, why) as raised:
+                made()
+            self.assertEqual(raised.exception.kind, "Argument")
+        for call in [lambda: tensors.slice("none", 0, 0, 1), lambda: tensors.fused_slice("none", 0, [1], 0, 1)]:
+            with self.assertRaises(KeyError):
+                call()
+        with self.assertRaisesRegex(hostbuf.InvalidError, 'invalid framework "jax": expected np or pt'):
+            tensors.slice("weights", 0, 0, 1, framework="jax")
+
+    @unittest.skipIf(torch is None, "there is no PyTorch")
+    def test_slices_of_torch(self) -> None:
+        np.save(self.folder / "f.npy", np.asfortranarray(np.arange(12.0).reshape(3, 4)))
+        tensors = hostbuf.load([self.path, self.folder / "f.npy"])
+        for name, dim in [("weights", 1), ("wide", 0), ("f", 0), ("empty", 1)]:
+            found = tensors.slice(name, dim, 1, 2, framework="pt")
+            self.assertTrue(torch.equal(found, tensors.torch(name).chunk(2, dim)[1]), name)
+
     @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_views_of_torch(self) -> None:
         np.save(self.folder / "f.npy", np.asfortranarray(np.arange(12.0).reshape(3, 4)))

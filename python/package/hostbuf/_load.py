@@ -14,24 +14,28 @@ from ._dtypes import numpy_dtype, torch_view
 from ._error import InvalidError, LoadError, shown_name
 from ._file import File
 from ._register import register
+from ._tensor_rows import copy_rows
 
 _Entry = tuple[str, str, tuple[int, ...], bool, bool, int, int, int]
+_Slice = tuple[tuple[int, ...], int, list[tuple[int, int, int, int, int, int]]]
 
 
 class HostTensors(Mapping[str, Any]):
     """The tensors of files in the buffer of this host, from :func:`load` and :func:`loaded`.
 
     A value is a numpy array: a read-only view of the buffer, which keeps it mapped. :meth:`torch`
-    returns a view as a PyTorch tensor.
+    returns a view as a PyTorch tensor, and :meth:`slice` and :meth:`fused_slice` the part of a rank
+    as a copy.
     """
 
-    __slots__ = ("__weakref__", "_entries", "_files", "_memory", "buffer")
+    __slots__ = ("__weakref__", "_entries", "_files", "_memory", "_tensors", "buffer")
 
     buffer: Buffer
     """The buffer, which all ranks of the host share."""
 
-    def __init__(self, buffer: Buffer, files: list[Any], entries: list[_Entry]) -> None:
+    def __init__(self, buffer: Buffer, files: list[Any], entries: list[_Entry], tensors: _hostbuf.TensorSlices) -> None:
         self.buffer = buffer
+        self._tensors = tensors
         self._memory = _hostbuf.Memory(buffer._handle, True)
         self._files = files
         self._entries = {entry[0]: entry for entry in entries}
@@ -72,17 +76,95 @@ class HostTensors(Mapping[str, Any]):
         """Returns a tensor as one of PyTorch: a view of the buffer, which keeps it mapped. PyTorch
         has no read-only tensors: do not write to it."""
         torch = importlib.import_module("torch")
-        _, dtype, shape, fortran, big, _, offset, nbytes = self._entries[name]
-        if big:
-            raise LoadError(f'tensor "{shown_name(name)}" is big-endian, which PyTorch does not have: use the numpy array', "Unsupported")
+        _, _, shape, _, _, _, offset, nbytes = self._entries[name]
         if not nbytes:
-            return torch_view(torch.empty(0, dtype=torch.uint8, device="cpu"), dtype, shape)
+            return self._as_torch(name, torch.empty(0, dtype=torch.uint8, device="cpu"), shape)
         with warnings.catch_warnings():
             # PyTorch warns of read-only memory.
             warnings.simplefilter("ignore", UserWarning)
             storage = torch.frombuffer(self._memory, dtype=torch.uint8, count=nbytes, offset=offset)
+        return self._as_torch(name, storage, shape)
+
+    def _as_torch(self, name: str, storage: Any, shape: tuple[int, ...]) -> Any:
+        """Returns bytes of a tensor as one of PyTorch."""
+        _, dtype, _, fortran, big, *_ = self._entries[name]
+        if big:
+            raise LoadError(f'tensor "{shown_name(name)}" is big-endian, which PyTorch does not have: use the numpy array', "Unsupported")
         made = torch_view(storage, dtype, shape[::-1] if fortran else shape)
         return made.permute(*reversed(range(len(shape)))) if fortran else made
+
+    def slice(self, name: str, dim: int, rank: int, ranks: int, *, framework: str = "np") -> Any:
+        """Returns the part of a rank along a dimension, as ``torch.chunk`` divides it: all ranks
+        get as many elements as the first, except the last ones, which get fewer or none.
+
+        Args:
+            name: the tensor.
+            dim: the dimension, from 0.
+            rank: the rank, from 0.
+            ranks: the number of ranks.
+            framework: ``np`` for an array of numpy, or ``pt`` for a tensor of PyTorch. It is a copy
+                without gaps, which owns its memory.
+
+        Raises:
+            LoadError: there is no such dimension or rank.
+
+        >>> import hostbuf, numpy as np, pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.save(pathlib.Path(folder, "table.npy"), np.arange(12).reshape(2, 6))
+        ...     tensors = hostbuf.load(folder)
+        >>> tensors.slice("table", 1, rank=1, ranks=3).tolist()
+        [[2, 3], [8, 9]]
+        """
+        self._entries[name]
+        return self._copied(name, self._tensors.slice(name, dim, rank, ranks), framework)
+
+    def fused_slice(
+        self, name: str, dim: int, parts: Iterable[int | tuple[int, int]], rank: int, ranks: int, *, framework: str = "np"
+    ) -> Any:
+        """Returns the shares of a rank of several parts that are adjacent along a dimension: of a
+        fused QKV matrix, or of gate and up projections. The shares are adjacent in the same order.
+
+        Args:
+            parts: the number of elements of each part along the dimension; or this and the number
+                of shares, if there are fewer than ranks, so that ranks next to each other take the
+                same one: the number of KV heads.
+            name, dim, rank, ranks, framework: as for :meth:`slice`.
+
+        Raises:
+            LoadError: there is no such dimension or rank, the parts do not fill the dimension, or
+                one cannot be divided into equal shares.
+
+        >>> import hostbuf, numpy as np, pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.save(pathlib.Path(folder, "qkv.npy"), np.arange(8))
+        ...     tensors = hostbuf.load(folder)
+        >>> tensors.fused_slice("qkv", 0, [4, 2, (2, 1)], rank=1, ranks=2).tolist()
+        [2, 3, 5, 6, 7]
+        """
+        self._entries[name]
+        listed: list[tuple[int, int | None]] = [part if isinstance(part, tuple) else (part, None) for part in parts]
+        return self._copied(name, self._tensors.fused_slice(name, dim, listed, rank, ranks), framework)
+
+    def _copied(self, name: str, described: _Slice, framework: str) -> Any:
+        """Copies a slice."""
+        import numpy as np
+
+        shape, nbytes, parts = described
+        _, dtype, _, fortran, big, _, offset, tensor_bytes = self._entries[name]
+        is_torch = framework in ("pt", "torch", "pytorch")
+        if not is_torch and framework not in ("np", "numpy"):
+            raise InvalidError(f'invalid framework "{framework}": expected np or pt', "Invalid")
+        if is_torch:
+            torch = importlib.import_module("torch")
+            storage = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+            made, into = self._as_torch(name, storage, shape), storage.numpy()
+        else:
+            kind = numpy_dtype(dtype)
+            made = np.empty(shape, kind.newbyteorder(">") if big else kind, "F" if fortran else "C")
+            into = made.reshape(-1, order="A").view("u1")
+        if parts:
+            copy_rows(_viewed(self._memory, (tensor_bytes,), np.dtype("u1"), offset, "C"), parts, into)
+        return made
 
 
 def load(
@@ -120,8 +202,8 @@ def load(
     place = None if device is None else _gpu(device)
     if place is not None and comm is None:
         return _through_ring(listed, place, backend)
-    handle, files, entries = _hostbuf.load_files(comm, listed, name, backend)
-    tensors = HostTensors(Buffer(handle), files, entries)
+    handle, files, entries, described = _hostbuf.load_files(comm, listed, name, backend)
+    tensors = HostTensors(Buffer(handle), files, entries, described)
     if place is None:
         return tensors
     try:
@@ -144,8 +226,8 @@ def loaded() -> HostTensors | None:
     found = _hostbuf.loaded_files()
     if found is None:
         return None
-    handle, files, entries = found
-    return HostTensors(Buffer(handle), files, entries)
+    handle, files, entries, described = found
+    return HostTensors(Buffer(handle), files, entries, described)
 
 
 def _gpu(device: Any) -> str:
