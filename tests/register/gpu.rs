@@ -10,6 +10,7 @@ mod cufile;
 mod figures;
 mod legacy_handles;
 mod pool_blocks;
+mod ring_backends;
 mod ring_contract;
 mod rings;
 mod row_copies;

@@ -17,7 +17,7 @@ use super::streams::first_gpu;
 const SLOT: usize = MIB;
 
 /// Returns bytes that differ from one place to the next.
-fn content(bytes: usize, seed: u64) -> Vec<u8> {
+pub(super) fn content(bytes: usize, seed: u64) -> Vec<u8> {
     let word = |number: u64| (number ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
     (0..bytes.div_ceil(8) as u64).flat_map(word).take(bytes).collect()
 }
@@ -29,7 +29,7 @@ fn ring(context: &CudaContext) -> Ring<CudaDevice> {
     Ring::new(device, options, memory.expect("host memory")).expect("a ring")
 }
 
-fn target(context: &CudaContext, bytes: usize) -> DeviceTarget {
+pub(super) fn target(context: &CudaContext, bytes: usize) -> DeviceTarget {
     DeviceTarget::new(Arc::new(DeviceMemory::new(context, bytes).expect("memory of the GPU")))
 }
 
