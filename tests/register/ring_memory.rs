@@ -1,5 +1,6 @@
 //! Rings in memory of buffers and pools.
 
+use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +11,10 @@ use hostbuf::register::{Overlap, RingMemory};
 use hostbuf::{BufferOptions, Error, HostBuffer, Proof};
 use hostbuf_pool::{Pool, PoolMode, PoolOptions, ProducerOptions};
 use hostbuf_staging::{
-    DeviceTarget, ReadAt, Ring, RingError, RingOptions, SimulatedDevice, SimulatedMemory, TransferError,
-    WriteAt,
+    Backend, DeviceTarget, File, FileOptions, ReadAt, Ring, RingError, RingOptions, SimulatedDevice,
+    SimulatedMemory, TransferError, WriteAt,
 };
+use hostbuf_tests::{Scratch, skip};
 
 const SLOT: usize = 64 << 10;
 const SLOTS: usize = 4;
@@ -144,6 +146,104 @@ fn a_ring_ends_before_its_buffer_is_frozen() {
     let refused = Ring::new(SimulatedDevice::new(), options(), late).unwrap_err();
     assert!(matches!(refused, RingError::Frozen { .. }), "{refused}");
     assert!(matches!(buffer.exclusive_region(REGION..), Err(Error::Freeze { .. })));
+}
+
+/// A file that io_uring reads. Its reads wait while it is closed.
+struct GatedFile {
+    file: File,
+    is_closed: AtomicBool,
+    is_waiting: AtomicBool,
+}
+
+impl ReadAt for GatedFile {
+    fn name(&self) -> String {
+        ReadAt::name(&self.file)
+    }
+
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        while self.is_closed.load(Ordering::SeqCst) {
+            self.is_waiting.store(true, Ordering::SeqCst);
+            std::thread::yield_now();
+        }
+        self.file.read_at(into, offset)
+    }
+
+    fn alignment(&self) -> u64 {
+        ReadAt::alignment(&self.file)
+    }
+}
+
+/// Returns the number of bytes that this process has pinned.
+fn pinned() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// Makes a file with computed bytes that io_uring reads, unless the machine has none.
+fn uring_file(folder: &Scratch) -> Option<GatedFile> {
+    let path = folder.path("bytes");
+    let content: Vec<u8> = (0..10 * SLOT as u64).map(byte_at).collect();
+    fs::write(&path, content).unwrap();
+    match FileOptions::new().backend(Backend::Uring).open(&path) {
+        Ok(file) => {
+            Some(GatedFile { file, is_closed: AtomicBool::new(false), is_waiting: AtomicBool::new(false) })
+        }
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            skip(&format!("freezing beside io_uring: {error}"));
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The kernel neither seals a file whose pages are pinned, nor ends the pins by itself.
+#[test]
+fn fixed_buffers_end_before_the_buffer_of_their_ring_is_frozen() {
+    let folder = Scratch::new("ring-memory-uring");
+    let Some(file) = uring_file(&folder) else { return };
+    let file = Arc::new(file);
+    let before = pinned();
+    let to = DeviceTarget::new(Arc::new(SimulatedMemory::new(10 * SLOT)));
+    // Freezing finds a thread in a read, and then no transfer at all.
+    for is_in_flight in [true, false] {
+        let fake = Arc::new(Fake::new(Overlap::Refused));
+        let buffer = filled();
+        let region = buffer.exclusive_region(REGION..REGION + SLOTS * SLOT).unwrap();
+        let ring = Ring::new(SimulatedDevice::new(), options(), region.registered(&fake).unwrap()).unwrap();
+        // Each thread registers the slots when it first reads.
+        while pinned() < before + options().workers * SLOTS * SLOT {
+            ring.read(file.clone(), 0, to.clone()).wait().unwrap();
+            let choice = file.file.backend();
+            assert_eq!(choice.backend, Backend::Uring);
+            if choice.why.contains("not fixed buffers") {
+                return skip(&format!("freezing beside fixed buffers: {choice}"));
+            }
+        }
+        file.is_closed.store(is_in_flight, Ordering::SeqCst);
+        file.is_waiting.store(false, Ordering::SeqCst);
+        let transfer = is_in_flight.then(|| ring.read(file.clone(), 0, to.clone()));
+        while is_in_flight && !file.is_waiting.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let frozen = std::thread::scope(|scope| {
+            let freezing = scope.spawn(|| buffer.freeze(&Solo));
+            while ring.is_usable() {
+                std::thread::yield_now();
+            }
+            // io_uring writes to the region after this.
+            assert!(!is_in_flight || fake.live().len() == 1 && !freezing.is_finished());
+            file.is_closed.store(false, Ordering::SeqCst);
+            freezing.join().unwrap().unwrap()
+        });
+        // F_SEAL_FUTURE_WRITE and F_SEAL_WRITE have succeeded.
+        assert_eq!(*frozen.proof(), Proof::Sealed);
+        assert_eq!((fake.live().len(), pinned()), (0, before));
+        if let Some(transfer) = transfer {
+            assert!(matches!(transfer.wait(), Err(TransferError::Cancelled { .. })));
+        }
+        assert_eq!(buffer.root::<u64>().unwrap(), Some(&7));
+    }
 }
 
 #[test]
