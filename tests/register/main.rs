@@ -10,6 +10,7 @@ mod contract;
 #[cfg(feature = "cuda")]
 mod cuda_driver;
 mod descriptors;
+mod ended_process;
 mod example;
 mod failing_device;
 mod forks;

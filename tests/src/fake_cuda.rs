@@ -19,6 +19,9 @@ pub const LOG: &str = "FAKE_CUDA_LOG";
 /// The variable of the driver with the milliseconds that a copy to the GPU takes.
 pub const COPY_MS: &str = "FAKE_CUDA_COPY_MS";
 
+/// The variable of the driver that makes copies to its GPU take time, in their streams.
+pub const SLOW_COPIES: (&str, &str) = ("FAKE_CUDA_COPY_MS", "1");
+
 /// The variable of the fake cuFile that names the file with the name of the function that fails.
 pub const CUFILE_FAILS: &str = "FAKE_CUFILE_FAILS";
 /// The variable of the fake cuFile that names the file to which it appends its calls.
@@ -45,6 +48,16 @@ pub fn install_fake_cuda(folder: &Scratch) {
 #[must_use]
 #[track_caller]
 pub fn with_fake_cuda(name: &str) -> bool {
+    with_fake_cuda_and(name, &[])
+}
+
+/// Runs a test as [`with_fake_cuda`] does, with more variables of the driver.
+///
+/// # Panics
+/// If the test fails there.
+#[must_use]
+#[track_caller]
+pub fn with_fake_cuda_and(name: &str, variables: &[(&str, &str)]) -> bool {
     if std::env::var_os(FOLDER).is_some() {
         return true;
     }
@@ -56,7 +69,7 @@ pub fn with_fake_cuda(name: &str) -> bool {
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
     command.env("LD_LIBRARY_PATH", &folder.0).env(FOLDER, &folder.0);
     command.env(CUFILE_FAILS, folder.path("cufile-fails")).env(CUFILE_LOG, folder.path("cufile-log"));
-    command.env(NO_ROWS, folder.path("no-rows"));
+    command.env(NO_ROWS, folder.path("no-rows")).envs(variables.iter().copied());
     let output = command.env(PENDING, folder.path("pending")).output().expect("it starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));

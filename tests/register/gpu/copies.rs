@@ -56,18 +56,58 @@ impl GpuMemory {
         content
     }
 
-    /// Runs a kernel that writes to the null page, and returns the result of waiting for it.
-    pub fn break_context(&self) -> CUresult {
-        let source = c".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry f() {\n.reg .u64 %a;\n.reg .u32 %v;\n\
-            mov.u64 %a, 16;\nmov.u32 %v, 1;\nst.global.u32 [%a], %v;\nret;\n}\n";
+    /// Loads a kernel that writes a word to an address.
+    pub fn writing_kernel(&self) -> WritingKernel<'_> {
+        let source = c".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry f(.param .u64 p) {\n\
+            .reg .u64 %a;\n.reg .u32 %v;\nld.param.u64 %a, [p];\nmov.u32 %v, 1;\n\
+            st.global.u32 [%a], %v;\nret;\n}\n";
         let (mut module, mut function) = (null_mut(), null_mut());
-        // SAFETY: the text ends with 0; the answers go to this function's variables; the kernel
-        // takes no arguments.
+        // SAFETY: the text ends with 0, and the answers go to this function's variables.
         unsafe {
             ok(sys::cuModuleLoadData(&raw mut module, source.as_ptr().cast()));
             ok(sys::cuModuleGetFunction(&raw mut function, module, c"f".as_ptr()));
-            ok(sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, self.stream, null_mut(), null_mut()));
-            sys::cuStreamSynchronize(self.stream)
+        }
+        let kernel = WritingKernel { function, memory: self };
+        // The driver loads a kernel when it first runs, and may wait for other streams then.
+        ok(kernel.write(self.at));
+        kernel
+    }
+
+    /// Runs a kernel that writes to the null page, and returns the result of waiting for it.
+    pub fn break_context(&self) -> CUresult {
+        self.writing_kernel().write(NULL_PAGE)
+    }
+}
+
+/// An address that no kernel may write to.
+pub const NULL_PAGE: sys::CUdeviceptr = 16;
+
+/// A kernel that writes a word to an address. It has run before, so starting it loads nothing.
+pub struct WritingKernel<'m> {
+    function: sys::CUfunction,
+    memory: &'m GpuMemory,
+}
+
+impl WritingKernel<'_> {
+    /// Writes to an address, and returns the result of waiting for it.
+    pub fn write(&self, mut address: sys::CUdeviceptr) -> CUresult {
+        let (stream, mut parameters) = (self.memory.stream, [(&raw mut address).cast()]);
+        // SAFETY: the kernel takes one address. A wrong one breaks the context, and nothing else.
+        unsafe {
+            ok(sys::cuLaunchKernel(
+                self.function,
+                1,
+                1,
+                1,
+                1,
+                1,
+                1,
+                0,
+                stream,
+                parameters.as_mut_ptr(),
+                null_mut(),
+            ));
+            sys::cuStreamSynchronize(stream)
         }
     }
 }

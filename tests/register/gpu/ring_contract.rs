@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
-use hostbuf_cuda::{CudaContext, CudaGpu, DeviceMemory, Driver};
+use hostbuf_cuda::{CudaContext, CudaGpu, Driver};
 use hostbuf_staging::{
     CudaDevice, DeviceTarget, File, FileOptions, ReadAt, Ring, RingOptions, TransferError, TransferPart,
 };
@@ -20,29 +20,24 @@ use hostbuf_tests::fake_cuda::with_fake_cuda;
 
 use super::MIB;
 use super::copies::GpuMemory;
+use super::rings::{content, target};
 use super::streams::first_gpu;
 
-const SLOT: usize = MIB;
+pub(super) const SLOT: usize = MIB;
 /// The variable that names the part of a test in another process.
-const PART: &str = "HOSTBUF_TEST_RING_PART";
+pub(super) const PART: &str = "HOSTBUF_TEST_RING_PART";
 
-/// Returns bytes that differ from one place to the next.
-fn content(bytes: usize, seed: u64) -> Vec<u8> {
-    let word = |number: u64| (number ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-    (0..bytes.div_ceil(8) as u64).flat_map(word).take(bytes).collect()
+/// Returns the options of the rings: three slots of 1 MiB.
+pub(super) fn options() -> RingOptions {
+    RingOptions::new().slots(3).slot_bytes(SLOT).piece_bytes(SLOT / 4).workers(3)
 }
 
-fn ring(gpu: &CudaGpu) -> Ring<CudaDevice> {
-    let options = RingOptions::new().slots(3).slot_bytes(SLOT).piece_bytes(SLOT / 4).workers(3);
-    Ring::for_gpu(gpu, options).expect("a ring")
+pub(super) fn ring(gpu: &CudaGpu) -> Ring<CudaDevice> {
+    Ring::for_gpu(gpu, options()).expect("a ring")
 }
 
-fn target(context: &CudaContext, bytes: usize) -> DeviceTarget {
-    DeviceTarget::new(Arc::new(DeviceMemory::new(context, bytes).expect("memory of the GPU")))
-}
-
-/// Returns what a GPU has.
-fn read_back(ring: &Ring<CudaDevice>, folder: &Scratch, from: DeviceTarget) -> Vec<u8> {
+/// Returns what the memory of a GPU has.
+pub(super) fn read_back(ring: &Ring<CudaDevice>, folder: &Scratch, from: DeviceTarget) -> Vec<u8> {
     let path = folder.path("back");
     let file = FileOptions::new().write(true).open(&path).expect("it is made");
     file.pwrite(ring, from, 0).wait().expect("it is written");
@@ -157,15 +152,15 @@ fn end_at_random(rounds: u64) {
 }
 
 /// Runs the test `name` again as another process that does `part` of it.
-fn other_process(name: &str, part: &str) -> Command {
+pub(super) fn other_process(name: &str, part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
-    command.args(["--ignored", "--exact", &format!("gpu::ring_contract::{name}")]);
+    command.args(["--include-ignored", "--exact", name]);
     command.args(["--nocapture", "--test-threads=1"]).env(PART, part);
     command
 }
 
 /// Runs `part` in another process. Returns true in that process.
-fn alone(name: &str) -> bool {
+pub(super) fn alone(name: &str) -> bool {
     if std::env::var_os(PART).is_some() {
         return true;
     }
@@ -177,7 +172,7 @@ fn alone(name: &str) -> bool {
 }
 
 /// Checks that transfers of a ring fail since its GPU is lost, also later ones.
-fn check_lost(ring: &Ring<CudaDevice>, file: &File, to: &DeviceTarget) {
+pub(super) fn check_lost(ring: &Ring<CudaDevice>, file: &File, to: &DeviceTarget) {
     for _ in 0..3 {
         match file.pread(ring, to.clone(), 0).wait() {
             Err(TransferError::Device { source, .. }) if source.is_lost() => println!("{source}"),
@@ -190,7 +185,7 @@ fn check_lost(ring: &Ring<CudaDevice>, file: &File, to: &DeviceTarget) {
 #[test]
 #[ignore = "needs a GPU"]
 fn a_broken_context_ends_a_ring_with_one_error() {
-    if !alone("a_broken_context_ends_a_ring_with_one_error") {
+    if !alone("gpu::ring_contract::a_broken_context_ends_a_ring_with_one_error") {
         return;
     }
     let gpu = first_gpu();
@@ -221,7 +216,7 @@ pub(super) fn reset(gpu: &CudaGpu) {
 #[test]
 #[ignore = "needs two GPUs"]
 fn a_lost_context_leaves_the_ring_of_another_gpu() {
-    if !alone("a_lost_context_leaves_the_ring_of_another_gpu") {
+    if !alone("gpu::ring_contract::a_lost_context_leaves_the_ring_of_another_gpu") {
         return;
     }
     let gpus = Driver::find().and_then(Driver::gpus).expect("a GPU");
@@ -248,7 +243,7 @@ fn a_lost_context_leaves_the_ring_of_another_gpu() {
 #[test]
 #[ignore = "needs a GPU"]
 fn eight_processes_share_a_gpu() {
-    const NAME: &str = "eight_processes_share_a_gpu";
+    const NAME: &str = "gpu::ring_contract::eight_processes_share_a_gpu";
     if std::env::var_os(PART).is_some() {
         move_batches();
         return end_at_random(20);
