@@ -236,4 +236,6 @@ fn a_file_that_changes_while_it_is_loaded_is_an_error_on_all_ranks() {
 fn random_faults_of_transfers_leave_nothing() {
     let outcome = CommandOutput::of(Command::new(program("load_faults")).args(["transfers", "60"])).ok();
     assert!(outcome.stdout.starts_with("transfers: 60 rounds"), "{outcome:?}");
+    // The pins of rings that have lost their devices, and nothing else.
+    assert!(outcome.stdout.contains("memories of rings kept"), "{outcome:?}");
 }

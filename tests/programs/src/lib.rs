@@ -6,6 +6,7 @@ pub mod checks;
 pub mod lstopo;
 pub mod memory;
 pub mod numa;
+pub mod process_resources;
 pub mod random;
 pub mod registered;
 pub mod slow_group;

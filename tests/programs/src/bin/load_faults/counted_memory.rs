@@ -5,10 +5,15 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use hostbuf::register::{Access, Error, Registration, Span};
 use hostbuf_staging::{DeviceBuffer, HostMemory, RingMemory};
+
+use crate::counted_locks::CountedLocks;
 
 /// Memory of a ring, or of a transfer. The count of its token shows whether it still exists.
 pub(crate) struct CountedMemory {
+    /// Ended before the memory.
+    registration: Option<Registration<CountedLocks>>,
     memory: HostMemory,
     is_host: bool,
     _token: Arc<()>,
@@ -17,7 +22,18 @@ pub(crate) struct CountedMemory {
 impl CountedMemory {
     /// Allocates `bytes` of zeros. `is_host` states whether the device of the ring is the host.
     pub(crate) fn new(bytes: usize, is_host: bool, token: &Arc<()>) -> CountedMemory {
-        CountedMemory { memory: HostMemory::new(bytes), is_host, _token: token.clone() }
+        let memory = HostMemory::new(bytes);
+        CountedMemory { registration: None, memory, is_host, _token: token.clone() }
+    }
+
+    /// Registers the memory until it is dropped.
+    ///
+    /// # Errors
+    /// The registrar's.
+    pub(crate) fn registered(mut self, locks: &Arc<CountedLocks>) -> Result<CountedMemory, Error> {
+        let span = Span::new(RingMemory::address(&self).as_ptr() as usize, RingMemory::bytes(&self))?;
+        self.registration = Some(Registration::new(locks, span, Access::WRITE)?);
+        Ok(self)
     }
 
     /// Returns a copy of the first bytes. No transfer uses the memory meanwhile.

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use hostbuf::BufferOptions;
 use hostbuf::job::Collective;
 use hostbuf_load::{LoadError, LoadErrorKind, LoadOptions};
+use hostbuf_programs::process_resources::{ProcessResources, own_folder, wait_gone};
 use hostbuf_programs::random::RandomInstants;
 use hostbuf_programs::tcp::Tcp;
 
-use crate::remains::{ProcessResources, own_folder, wait_gone};
 use crate::round_limit::RoundLimit;
 
 const RANKS: usize = 3;

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hostbuf_os::poison::IgnorePoison;
+use hostbuf_programs::process_resources::{KeptResources, ProcessResources, all_mappings, own_folder};
 use hostbuf_programs::random::RandomInstants;
 use hostbuf_staging::{
     Backend, CopyDevice, DeviceTarget, Fault, File, FileOptions, HostDevice, Ring, RingOptions,
     SimulatedDevice, Transfer, TransferError,
 };
 
+use crate::counted_locks::CountedLocks;
 use crate::counted_memory::CountedMemory;
-use crate::remains::{ProcessResources, all_mappings, own_folder};
 use crate::round_limit::RoundLimit;
 use crate::unsteady_bytes::{ByteDefect, UnsteadySink, UnsteadySource};
 
@@ -26,6 +27,11 @@ const PIECE: usize = 16 << 10;
 const MOST: u64 = 20 * SLOT as u64;
 /// The longest time between two actions.
 const INSTANT: Duration = Duration::from_micros(500);
+/// The number of parts of the rounds, of which each ends with a round in which a device is lost.
+const LOSSES: u64 = 8;
+/// The mappings that a ring without its device keeps: the parts of a mapping that is partly locked,
+/// the page of its counters, and the memory of transfers.
+const KEPT_MAPPINGS: usize = 16;
 /// The rounds after which the number of all mappings no longer grows.
 const WARM: u64 = 50;
 
@@ -39,10 +45,20 @@ impl Drop for RoundFile {
     }
 }
 
-/// The bytes of all sources: those of the file, too.
+/// The bytes of all sources: those of the file, too. And the registrar of all rings.
 struct Fixture {
     content: Arc<Vec<u8>>,
     file: RoundFile,
+    locks: Arc<CountedLocks>,
+}
+
+/// The device of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RingDevice {
+    Host,
+    Unsteady,
+    /// A device that is lost with a copy.
+    Lost,
 }
 
 /// The other side of a transfer.
@@ -71,43 +87,81 @@ pub(crate) fn run(rounds: u64, seed: u64) -> Result<String, String> {
     let path = own_folder()?.join(&mark);
     let mut random = RandomInstants::new(seed);
     let content = std::iter::repeat_with(|| random.number() as u8).take(2 * MOST as usize).collect();
-    let fixture = Fixture { content: Arc::new(content), file: RoundFile(path) };
+    let locks = Arc::new(CountedLocks::default());
+    let fixture = Fixture { content: Arc::new(content), file: RoundFile(path), locks };
     // The first ring starts what a process keeps.
     drop(Ring::of_host().map_err(|error| error.to_string())?);
-    let (before, mut warm) = (ProcessResources::count(&mark), 0);
+    let (mut before, mut warm) = (ProcessResources::count(&mark), 0);
     let mut counts = BTreeMap::<&str, u64>::new();
     for round in 0..rounds {
-        let limit = RoundLimit::begin(format!("round {round} of seed {seed}"));
-        let token = Arc::new(());
         // A round is repeated by its own seed.
         let mut random = RandomInstants::new(seed.wrapping_mul(1_000_003).wrapping_add(round));
         fs::write(&fixture.file.0, &*fixture.content).map_err(|error| format!("writing a file: {error}"))?;
-        let result = match random.below(3) {
-            0 => on_host(&fixture, &mut random, &token, &mut counts),
-            _ => on_device(&fixture, &mut random, &token, &mut counts),
+        let part = (rounds / LOSSES).max(1);
+        let device = match random.below(3) {
+            _ if round % part == part - 1 => RingDevice::Lost,
+            0 => RingDevice::Host,
+            _ => RingDevice::Unsteady,
         };
-        limit.end();
-        let in_round = |why| format!("round {round}: {why}");
-        result.map_err(in_round)?;
-        let until = Instant::now() + Duration::from_secs(20);
-        while Arc::strong_count(&token) > 1 {
-            if Instant::now() > until {
-                let kept = Arc::strong_count(&token) - 1;
-                return Err(in_round(format!("a leak: {kept} buffers or sources are kept")));
-            }
-            std::thread::yield_now();
+        let limit = RoundLimit::begin(format!("round {round} of seed {seed}"));
+        let result = run_round(&fixture, device, &mut random, (limit, &mark, &before), &mut counts);
+        let is_kept = result.map_err(|why| format!("round {round}: {why}"))?;
+        if is_kept {
+            before = ProcessResources::count(&mark);
+            *counts.entry("memories of rings kept").or_default() += 1;
         }
-        before.wait_returned(&mark).map_err(in_round)?;
         if round == WARM {
             warm = all_mappings();
         }
     }
     let now = all_mappings();
-    if rounds > 2 * WARM && now > warm + 64 {
+    let most = warm + 64 + KEPT_MAPPINGS * fixture.locks.live();
+    if rounds > 2 * WARM && now > most {
         return Err(format!("a leak: {warm} mappings after {WARM} rounds, and {now} after all"));
     }
     let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
-    Ok(format!("{}; nothing is left", counts.join(", ")))
+    Ok(format!("{}; nothing else is left", counts.join(", ")))
+}
+
+/// Runs one round, and waits until this process has no more resources than before. Returns whether
+/// a ring has lost its device while that copied: it keeps its memory, and what its slots have in
+/// flight.
+fn run_round(
+    fixture: &Fixture,
+    device: RingDevice,
+    random: &mut RandomInstants,
+    (limit, mark, before): (RoundLimit, &str, &ProcessResources),
+    counts: &mut BTreeMap<&'static str, u64>,
+) -> Result<bool, String> {
+    let (token, registrations) = (Arc::new(()), fixture.locks.live());
+    let options = options(random);
+    let result = match device {
+        RingDevice::Host => on_host(fixture, random, &token, options, counts),
+        _ => on_device(fixture, random, &token, (options, device), counts),
+    };
+    limit.end();
+    result?;
+    let kept = fixture.locks.live() - registrations;
+    if kept > usize::from(device == RingDevice::Lost) {
+        return Err(format!("a leak: {kept} rings have kept their registration"));
+    }
+    // The memory of the ring, and a source and the memory of a device for each slot.
+    let most = kept * (1 + 2 * options.slots);
+    let until = Instant::now() + Duration::from_secs(20);
+    while Arc::strong_count(&token) > 1 + most {
+        if Instant::now() > until {
+            let kept = Arc::strong_count(&token) - 1;
+            return Err(format!("a leak: {kept} buffers or sources are kept, of at most {most}"));
+        }
+        std::thread::yield_now();
+    }
+    let locked = kept * options.slots * (SLOT >> 10);
+    let (descriptors, mappings) = (kept * (1 + 2 * options.slots), kept);
+    before.clone().with(KeptResources { descriptors, mappings, locked }).wait_returned(mark)?;
+    if kept > 0 && ProcessResources::count(mark).locked_kib() < before.locked_kib() + locked {
+        return Err(format!("a ring without its device has not kept {locked} KiB locked"));
+    }
+    Ok(kept > 0)
 }
 
 fn options(random: &mut RandomInstants) -> RingOptions {
@@ -119,18 +173,30 @@ fn on_host(
     fixture: &Fixture,
     random: &mut RandomInstants,
     token: &Arc<()>,
+    options: RingOptions,
     counts: &mut BTreeMap<&'static str, u64>,
 ) -> Result<(), String> {
-    let options = options(random);
-    let memory = CountedMemory::new(options.slots * SLOT, true, token);
+    let memory = ring_memory(fixture, token, options, true)?;
     let ring = Ring::new(HostDevice::new(), options, memory).map_err(|error| error.to_string())?;
     act(fixture, random, token, ring, true, false, counts)
+}
+
+/// Makes the memory of a ring, which is registered until the ring ends.
+fn ring_memory(
+    fixture: &Fixture,
+    token: &Arc<()>,
+    options: RingOptions,
+    is_host: bool,
+) -> Result<CountedMemory, String> {
+    let memory = CountedMemory::new(options.slots * SLOT, is_host, token);
+    memory.registered(&fixture.locks).map_err(|error| error.to_string())
 }
 
 fn on_device(
     fixture: &Fixture,
     random: &mut RandomInstants,
     token: &Arc<()>,
+    (options, kind): (RingOptions, RingDevice),
     counts: &mut BTreeMap<&'static str, u64>,
 ) -> Result<(), String> {
     // Copies end in the order of their requests, or in another one.
@@ -138,9 +204,8 @@ fn on_device(
         0 => SimulatedDevice::new(),
         _ => SimulatedDevice::reordering(random.number()),
     };
-    let options = options(random);
     let faults = if random.below(2) == 0 { 0 } else { 1 + random.below(4) };
-    let mut can_fail = false;
+    let mut can_fail = kind == RingDevice::Lost;
     for _ in 0..faults {
         let fault = match random.below(4) {
             0 => Fault::Refuse,
@@ -151,7 +216,10 @@ fn on_device(
         can_fail |= matches!(fault, Fault::Refuse | Fault::Fail);
         device.fault(1 + random.below(60), fault);
     }
-    let memory = CountedMemory::new(options.slots * SLOT, false, token);
+    if kind == RingDevice::Lost {
+        device.fault(1 + random.below(20), Fault::Lose);
+    }
+    let memory = ring_memory(fixture, token, options, false)?;
     let ring = Ring::new(device.clone(), options, memory).map_err(|error| error.to_string())?;
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -9,13 +9,26 @@ const SETTLED: Duration = Duration::from_secs(20);
 
 /// The resources of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ProcessResources {
+pub struct ProcessResources {
     descriptors: usize,
     threads: usize,
     /// The mappings of memory files of hostbuf and of rings of io_uring.
     mappings: usize,
     /// The entries of /dev/shm that have this mark.
     shared_memory: usize,
+    /// The memory that devices have pinned, among them io_uring, in KiB (VmPin).
+    pinned: usize,
+    /// The memory that is locked by mlock(2), in KiB (VmLck).
+    locked: usize,
+}
+
+/// The resources that a ring keeps after it has lost its device while that copied.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeptResources {
+    pub descriptors: usize,
+    pub mappings: usize,
+    /// The memory that stays locked, in KiB.
+    pub locked: usize,
 }
 
 /// Returns the folder for the files of the rounds: that of this program, since a folder for
@@ -23,7 +36,7 @@ pub(crate) struct ProcessResources {
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn own_folder() -> Result<PathBuf, String> {
+pub fn own_folder() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
     own.parent().map(Path::to_owned).ok_or_else(|| format!("{} is in no folder", own.display()))
 }
@@ -33,7 +46,8 @@ fn entries(folder: &str) -> usize {
 }
 
 /// Returns the number of all mappings of this process.
-pub(crate) fn all_mappings() -> usize {
+#[must_use]
+pub fn all_mappings() -> usize {
     fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count())
 }
 
@@ -47,16 +61,42 @@ fn memory_files() -> Vec<String> {
         .collect()
 }
 
+/// Returns a number of KiB of /proc/self/status.
+fn status_kib(name: &str) -> usize {
+    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let text = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux 3.2 has it");
+    let number = text.trim_start_matches(':').trim().trim_end_matches(" kB");
+    number.parse().expect("a number of KiB")
+}
+
 impl ProcessResources {
     /// Counts the resources. `mark` is a part of the names of this program's files.
-    pub(crate) fn count(mark: &str) -> ProcessResources {
+    #[must_use]
+    pub fn count(mark: &str) -> ProcessResources {
         let shm = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
         ProcessResources {
             descriptors: entries("/proc/self/fd"),
             threads: entries("/proc/self/task"),
             mappings: memory_files().len(),
             shared_memory: shm.filter(|entry| entry.file_name().to_string_lossy().contains(mark)).count(),
+            pinned: status_kib("VmPin"),
+            locked: status_kib("VmLck"),
         }
+    }
+
+    /// Returns the memory that is locked by mlock(2), in KiB.
+    #[must_use]
+    pub fn locked_kib(&self) -> usize {
+        self.locked
+    }
+
+    /// Adds what a ring keeps.
+    #[must_use]
+    pub fn with(mut self, kept: KeptResources) -> ProcessResources {
+        self.descriptors += kept.descriptors;
+        self.mappings += kept.mappings;
+        self.locked += kept.locked;
+        self
     }
 
     /// Returns whether there are at most as many of each kind.
@@ -65,13 +105,15 @@ impl ProcessResources {
             && self.threads <= before.threads
             && self.mappings <= before.mappings
             && self.shared_memory <= before.shared_memory
+            && self.pinned <= before.pinned
+            && self.locked <= before.locked
     }
 
     /// Waits until the process has no more resources than before.
     ///
     /// # Errors
     /// The resources that have not been returned.
-    pub(crate) fn wait_returned(&self, mark: &str) -> Result<(), String> {
+    pub fn wait_returned(&self, mark: &str) -> Result<(), String> {
         let until = Instant::now() + SETTLED;
         loop {
             let now = ProcessResources::count(mark);
@@ -91,7 +133,7 @@ impl ProcessResources {
 ///
 /// # Errors
 /// A process that is left.
-pub(crate) fn wait_gone(path: &Path) -> Result<(), String> {
+pub fn wait_gone(path: &Path) -> Result<(), String> {
     let until = Instant::now() + SETTLED;
     let path = path.display().to_string();
     loop {
