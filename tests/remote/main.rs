@@ -1,10 +1,12 @@
 //! Remote objects of servers that others use: nginx, with ranges and TLS, and the S3 servers of
-//! rclone and s3s-fs.
+//! rclone and s3s-fs. A server of the tests cuts at random moments.
 
 mod certificates;
+mod cutting_server;
 mod local_server;
 mod nginx;
 mod presigned_address;
+mod random_cuts;
 mod relay;
 mod reserved_port;
 mod s3;
