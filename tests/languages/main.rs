@@ -4,6 +4,7 @@
 
 mod adopted_arrays;
 mod copies;
+mod ends_in_flight;
 mod examples;
 mod gguf_model;
 mod gpu_blocks;

@@ -28,6 +28,7 @@ mod monitor_shutdown;
 mod pinned;
 mod races;
 mod registrar_properties;
+mod ring_exits;
 mod ring_memory;
 mod scenarios;
 mod stale;
