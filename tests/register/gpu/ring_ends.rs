@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use hostbuf::job::Solo;
 use hostbuf::register::CudaHost;
@@ -86,8 +87,13 @@ fn freeze_in_flight() {
         while ring.is_usable() {
             std::thread::yield_now();
         }
-        // The GPU still reads the slots.
-        assert!(!freezing.is_finished());
+        // The GPU still reads the slots. A freeze that does not wait for it would end within this
+        // time.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(100) {
+            assert!(!freezing.is_finished());
+            std::thread::yield_now();
+        }
         drop(held);
         freezing.join().expect("no panic").expect("the ring has ended")
     });
