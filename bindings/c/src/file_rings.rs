@@ -114,6 +114,7 @@ fn ring_error(error: RingError) -> CallError {
         RingError::Threads(source) => {
             Error::Os { doing: "starting the threads of a ring".into(), source }.into()
         }
+        RingError::NoMemory { .. } => CallError::Status(S::HOSTBUF_NO_SPACE, message),
         RingError::Register(error) => error.into(),
         RingError::Device(_) => CallError::Status(S::HOSTBUF_UNSUPPORTED, message),
         _ => argument(message),

@@ -28,20 +28,36 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Allocates `bytes` of zeros.
+    /// Allocates `bytes` of zeros. Ends the process if there is no memory.
     ///
     /// # Panics
     /// If `bytes` is 0, or more than `isize::MAX`.
     #[must_use]
     pub fn new(bytes: usize) -> HostMemory {
-        assert!(bytes > 0, "memory has at least one byte");
-        let layout = Layout::from_size_align(bytes, ALIGNMENT).expect("an address space has these bytes");
-        // SAFETY: the length is not zero.
-        let address = NonNull::new(unsafe { alloc_zeroed(layout) });
-        let address = address.unwrap_or_else(|| handle_alloc_error(layout));
-        advise_huge_pages(address, bytes);
-        HostMemory { address, layout }
+        let layout = layout(bytes);
+        HostMemory::with_layout(layout).unwrap_or_else(|| handle_alloc_error(layout))
     }
+
+    /// Allocates `bytes` of zeros. Returns `None` if there is no memory.
+    ///
+    /// # Panics
+    /// If `bytes` is 0, or more than `isize::MAX`.
+    #[must_use]
+    pub fn try_new(bytes: usize) -> Option<HostMemory> {
+        HostMemory::with_layout(layout(bytes))
+    }
+
+    fn with_layout(layout: Layout) -> Option<HostMemory> {
+        // SAFETY: the length is not zero.
+        let address = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        advise_huge_pages(address, layout.size());
+        Some(HostMemory { address, layout })
+    }
+}
+
+fn layout(bytes: usize) -> Layout {
+    assert!(bytes > 0, "memory has at least one byte");
+    Layout::from_size_align(bytes, ALIGNMENT).expect("an address space has these bytes")
 }
 
 /// Advises the kernel to give memory huge pages, of which it has whole ones. A kernel without huge
@@ -76,5 +92,16 @@ impl Drop for HostMemory {
 impl fmt::Debug for HostMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HostMemory").field("bytes", &self.layout.size()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_no_address_space_has_is_refused() {
+        assert!(HostMemory::try_new(isize::MAX as usize / 2).is_none());
+        assert_eq!(HostMemory::try_new(1).unwrap().bytes(), 1);
     }
 }

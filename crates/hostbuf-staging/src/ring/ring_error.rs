@@ -21,6 +21,11 @@ pub enum RingError {
         /// The address of the first byte.
         address: usize,
     },
+    /// The process gets no memory for the slots.
+    NoMemory {
+        /// The number of bytes.
+        bytes: usize,
+    },
     /// The memory belongs to a frozen buffer.
     Frozen {
         /// The number of bytes.
@@ -47,6 +52,10 @@ impl fmt::Display for RingError {
                 "invalid memory of {bytes} bytes at {address:#x} for a ring: its slots need {needed} bytes from a multiple of \
                  {ALIGNMENT} on"
             ),
+            RingError::NoMemory { bytes } => write!(
+                f,
+                "no memory for the slots of a ring, of {bytes} bytes: request fewer or smaller slots, or raise ulimit -v or -d"
+            ),
             RingError::Frozen { bytes, address } => write!(
                 f,
                 "invalid memory of {bytes} bytes at {address:#x} for a ring: it belongs to a frozen buffer. Make the ring \
@@ -66,7 +75,7 @@ impl std::error::Error for RingError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             RingError::Invalid(error) => Some(error),
-            RingError::Memory { .. } | RingError::Frozen { .. } => None,
+            RingError::Memory { .. } | RingError::NoMemory { .. } | RingError::Frozen { .. } => None,
             RingError::Device(error) => Some(error),
             RingError::Register(error) => Some(error),
             RingError::Counters(error) | RingError::Threads(error) => Some(error),

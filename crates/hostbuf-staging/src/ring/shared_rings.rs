@@ -31,7 +31,7 @@ impl Ring<HostDevice> {
     /// memory. The first call makes it, with the default options; it ends with its last user.
     ///
     /// # Errors
-    /// [`RingError::Threads`].
+    /// [`RingError::NoMemory`] and [`RingError::Threads`].
     pub fn of_host() -> Result<Arc<Ring<HostDevice>>, RingError> {
         hold_around_fork!(HOST_RINGS: SharedRings<HostDevice>);
         shared(&HOST_RINGS, 0, || Ring::for_host(RingOptions::new()))
@@ -40,10 +40,11 @@ impl Ring<HostDevice> {
     /// Makes a ring for transfers between files and host memory.
     ///
     /// # Errors
-    /// [`RingError::Invalid`] and [`RingError::Threads`].
+    /// [`RingError::Invalid`], [`RingError::NoMemory`] and [`RingError::Threads`].
     pub fn for_host(options: RingOptions) -> Result<Ring<HostDevice>, RingError> {
         let bytes = options.bytes()?;
-        Ring::new(HostDevice::new(), options, HostMemory::new(bytes))
+        let memory = HostMemory::try_new(bytes).ok_or(RingError::NoMemory { bytes })?;
+        Ring::new(HostDevice::new(), options, memory)
     }
 }
 

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 use super::byte_source::{ByteSink, ByteSource, PIECE, ReadFault, SLOT, pattern, target};
 use crate::{
-    BorrowedMemory, DeviceTarget, HostDevice, HostMemory, Ring, RingOptions, TransferError, TransferPart,
+    BorrowedMemory, DeviceTarget, HostDevice, HostMemory, Ring, RingError, RingOptions, TransferError,
+    TransferPart,
 };
 
 /// Memory of the test that transfers use.
@@ -116,4 +117,12 @@ proptest! {
         prop_assert_eq!(written.map_err(|error| TestCaseError::fail(error.to_string()))?, bytes as u64);
         prop_assert!(sink.content()[offset..offset + bytes] == content[offset..offset + bytes]);
     }
+}
+
+#[test]
+fn slots_that_no_memory_has_room_for_are_an_error() {
+    let options = RingOptions::new().slots(1024).slot_bytes(1 << 44).piece_bytes(1 << 40).workers(1);
+    let error = Ring::for_host(options).unwrap_err();
+    assert!(matches!(error, RingError::NoMemory { bytes } if bytes == 1 << 54), "{error}");
+    assert!(error.to_string().contains("request fewer or smaller slots, or raise ulimit -v"), "{error}");
 }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hostbuf_staging::{
-    BorrowedMemory, CopyDevice, DeviceBuffer, DeviceTarget, File, HostDevice, HostMemory, Ring, RingOptions,
-    Transfer,
+    BorrowedMemory, CopyDevice, DeviceBuffer, DeviceTarget, File, HostDevice, HostMemory, Ring, RingError,
+    RingOptions, Transfer,
 };
 
 use super::bench_error::BenchError;
@@ -42,7 +42,9 @@ impl RingDestination<HostDevice> {
     /// # Errors
     /// [`BenchError::Ring`].
     pub(super) fn on_host(options: RingOptions) -> Result<RingDestination<HostDevice>, BenchError> {
-        let memory = BorrowedMemory::from(HostMemory::new(memory_bytes()));
+        let bytes = memory_bytes();
+        let memory = HostMemory::try_new(bytes).ok_or(RingError::NoMemory { bytes })?;
+        let memory = BorrowedMemory::from(memory);
         Ok(RingDestination::new(Ring::for_host(options)?, Arc::new(memory)))
     }
 }
