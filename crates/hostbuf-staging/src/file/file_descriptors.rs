@@ -81,7 +81,11 @@ impl FileDescriptors {
     /// Reads bytes into memory that is not accessed soon.
     pub(super) fn read_non_temporal_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         match &self.selection.access {
-            FileAccess::Buffered => non_temporal::read_at(&self.buffered, into, offset),
+            FileAccess::Buffered => {
+                let cached = |block: &mut [u8], at| self.read_without_waiting(block, at);
+                // A disk gets one long read, by whose length the kernel reads ahead.
+                non_temporal::read_at(into, offset, cached).or_else(|_| self.buffered.read_at(into, offset))
+            }
             FileAccess::Direct(_) | FileAccess::Uring(_) | FileAccess::Mapped(_) => {
                 self.read_at(into, offset)
             }
@@ -192,6 +196,33 @@ mod tests {
     use super::*;
     use crate::file::page_cache::{cached_pages, drop_cached_pages};
     use crate::tests::DiskFile;
+
+    #[test]
+    fn large_reads_are_complete_with_a_cold_and_a_warm_page_cache() {
+        let content: Vec<u8> = (0..(3 << 20) + 5).map(|at: u32| (at % 251) as u8).collect();
+        let disk = DiskFile::new("non-temporal", &content);
+        let file = FileDescriptors::open(&disk.0, Backend::Posix, false).unwrap();
+        file.buffered.sync_all().unwrap();
+        for cached in [0, 1 << 20, content.len()] {
+            drop_cached_pages(&file.buffered).unwrap();
+            file.buffered.read_exact_at(&mut vec![0; cached], 0).unwrap();
+            let mut read = vec![0; content.len() + 100];
+            let mut done = 0;
+            loop {
+                match file.read_non_temporal_at(&mut read[done..], done as u64).unwrap() {
+                    0 => break,
+                    bytes => done += bytes,
+                }
+            }
+            assert_eq!(done, content.len());
+            assert!(read[..done] == content, "{cached} bytes were in the page cache");
+        }
+        let writer = OpenOptions::new().write(true).open(&disk.0).unwrap();
+        let mut unreadable = FileDescriptors::open(&disk.0, Backend::Posix, false).unwrap();
+        unreadable.buffered = writer;
+        let error = unreadable.read_non_temporal_at(&mut vec![0; 1 << 20], 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::EBADF as i32));
+    }
 
     #[test]
     fn buffered_writes_stay_in_the_page_cache() {

@@ -3,9 +3,7 @@
 #![allow(unsafe_code, reason = "non-temporal stores are intrinsics")]
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 /// The bytes that the kernel copies at a time, which stay in the cache of the core.
 const BLOCK: usize = 128 << 10;
@@ -16,24 +14,30 @@ thread_local! {
     static COPIED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Reads bytes at `offset` by blocks, which are copied to `into` by non-temporal stores.
+/// Reads bytes at `offset` by blocks, which are copied to `into` by non-temporal stores, until a
+/// block is not complete. `read` reads a block at an offset.
 ///
 /// The kernel copies by stores that read each line of the destination from memory first, and write
 /// it later. Two copies, of which one stays in the cache and the other writes only, move fewer
 /// bytes to and from memory.
 ///
 /// # Errors
-/// As `pread(2)`, if no byte was read.
-pub(super) fn read_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<usize> {
+/// That of `read`, if no byte was read; [`Unsupported`](io::ErrorKind::Unsupported) if another way
+/// is faster.
+pub(super) fn read_at(
+    into: &mut [u8],
+    offset: u64,
+    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<usize> {
     if into.len() < LEAST || !cfg!(target_arch = "x86_64") {
-        return file.read_at(into, offset);
+        return Err(io::ErrorKind::Unsupported.into());
     }
     COPIED.with_borrow_mut(|copied| {
         copied.resize(BLOCK, 0);
         let mut done = 0;
         while done < into.len() {
             let wanted = BLOCK.min(into.len() - done);
-            let bytes = match file.read_at(&mut copied[..wanted], offset + done as u64) {
+            let bytes = match read(&mut copied[..wanted], offset + done as u64) {
                 Ok(bytes) => bytes,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -84,32 +88,40 @@ fn fence() {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::tests::DiskFile;
 
     #[test]
-    fn the_bytes_are_those_of_pread_for_any_place_and_length() {
+    fn the_bytes_are_those_of_the_source_for_any_place_and_length() {
         let content: Vec<u8> = (0..5 * BLOCK + 77).map(|at| (at * 31 % 251) as u8).collect();
-        let disk = DiskFile::new("non-temporal", &content);
-        let file = File::open(&disk.0).unwrap();
-        let lengths = [0, 1, LEAST - 1, LEAST, LEAST + 1, 3 * BLOCK + 5, content.len(), content.len() + 100];
-        for length in lengths {
+        let read = |block: &mut [u8], offset: u64| {
+            let rest = &content[content.len().min(offset as usize)..];
+            let bytes = block.len().min(rest.len());
+            block[..bytes].copy_from_slice(&rest[..bytes]);
+            Ok(bytes)
+        };
+        for length in [LEAST, LEAST + 1, 3 * BLOCK + 5, content.len(), content.len() + 100] {
             for (shift, offset) in [(0, 0), (1, 0), (15, 3), (16, 4096), (33, BLOCK)] {
                 let mut memory = vec![0xee; shift + length + 64];
                 let into = &mut memory[shift..shift + length];
-                let read = read_at(&file, into, offset as u64).unwrap();
+                let found = read_at(into, offset as u64, read).unwrap();
                 let expected = &content[offset..content.len().min(offset + length)];
-                assert_eq!(read, expected.len());
-                assert!(into[..read] == *expected, "{length} bytes at {offset}");
-                assert!(memory[..shift].iter().chain(&memory[shift + read..]).all(|&byte| byte == 0xee));
+                assert_eq!(found, expected.len());
+                assert!(into[..found] == *expected, "{length} bytes at {offset}");
+                assert!(memory[..shift].iter().chain(&memory[shift + found..]).all(|&byte| byte == 0xee));
             }
         }
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_an_error() {
-        let disk = DiskFile::new("non-temporal-error", &[1; 2 * LEAST]);
-        let written = std::fs::OpenOptions::new().write(true).open(&disk.0).unwrap();
-        let error = read_at(&written, &mut [0; LEAST], 0).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::EBADF as i32));
+    fn a_block_that_is_not_there_ends_the_read() {
+        let read = |block: &mut [u8], offset: u64| match offset {
+            0 => Ok(block.len()),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        };
+        let mut into = vec![0; LEAST];
+        assert_eq!(read_at(&mut into, 0, read).unwrap(), BLOCK);
+        let error = read_at(&mut into, BLOCK as u64, read).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let error = read_at(&mut into[1..], 0, read).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported, "a short read has no use for it");
     }
 }
