@@ -198,7 +198,7 @@ fn the_agent_reads_each_byte_once() {
     }
     let text = run(&["stat"]).ok().stdout;
     let row = text.lines().find(|line| line.contains(&paths[0])).unwrap_or_else(|| panic!("{text}"));
-    assert!(row.trim_end().ends_with("complete"), "{row}");
+    assert!(row.trim_end().ends_with("complete, 32.0 MiB in 3 files"), "{row}");
     job.launcher.kill().expect("it runs");
     job.end(SOON);
     job.leaves_nothing("a killed launcher");
