@@ -76,6 +76,7 @@ class HostTensors(Mapping[str, Any]):
         """Returns a tensor as one of PyTorch: a view of the buffer, which keeps it mapped. PyTorch
         has no read-only tensors: do not write to it."""
         torch = importlib.import_module("torch")
+        self._check_torch(name)
         _, _, shape, _, _, _, offset, nbytes = self._entries[name]
         if not nbytes:
             return self._as_torch(name, torch.empty(0, dtype=torch.uint8, device="cpu"), shape)
@@ -85,11 +86,14 @@ class HostTensors(Mapping[str, Any]):
             storage = torch.frombuffer(self._memory, dtype=torch.uint8, count=nbytes, offset=offset)
         return self._as_torch(name, storage, shape)
 
+    def _check_torch(self, name: str) -> None:
+        """Raises LoadError if PyTorch cannot have a tensor."""
+        if self._entries[name][4]:
+            raise LoadError(f'tensor "{shown_name(name)}" is big-endian, which PyTorch does not have: use the numpy array', "Unsupported")
+
     def _as_torch(self, name: str, storage: Any, shape: tuple[int, ...]) -> Any:
         """Returns bytes of a tensor as one of PyTorch."""
-        _, dtype, _, fortran, big, *_ = self._entries[name]
-        if big:
-            raise LoadError(f'tensor "{shown_name(name)}" is big-endian, which PyTorch does not have: use the numpy array', "Unsupported")
+        _, dtype, _, fortran, *_ = self._entries[name]
         made = torch_view(storage, dtype, shape[::-1] if fortran else shape)
         return made.permute(*reversed(range(len(shape)))) if fortran else made
 
@@ -156,6 +160,7 @@ class HostTensors(Mapping[str, Any]):
             raise InvalidError(f'invalid framework "{framework}": expected np or pt', "Invalid")
         if is_torch:
             torch = importlib.import_module("torch")
+            self._check_torch(name)
             storage = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
             made, into = self._as_torch(name, storage, shape), storage.numpy()
         else:
