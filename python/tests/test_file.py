@@ -171,7 +171,7 @@ class Files(unittest.TestCase):
             self.assertIn(file.backend.name, repr(file))
         with self.assertRaisesRegex(hostbuf.InvalidError, 'invalid backend "gds": expected auto'):
             hostbuf.File(self.path, backend="gds")
-        with self.assertRaisesRegex(hostbuf.InvalidError, "by the type CuFile in Rust only; expected auto"):
+        with self.assertRaisesRegex(hostbuf.InvalidError, "only through the Rust type CuFile; expected auto"):
             hostbuf.File(self.path, backend="cufile")
         try:
             file = hostbuf.File(self.path, backend="direct")

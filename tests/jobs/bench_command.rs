@@ -127,7 +127,7 @@ fn small_files_are_measured_and_not_compared() {
     let text = bench(&[&limits[..], &[&path]].concat()).ok().stdout;
     let last = text.lines().last().expect("there are lines");
     assert!(
-        last.starts_with("too small to compare the backends: 15 MiB are read, and 16 MiB are needed: "),
+        last.starts_with("too few bytes to compare the backends: 15 MiB read, at least 16 MiB needed: "),
         "{text}"
     );
     assert!(!text.contains("request ") && !text.contains("best to "), "{text}");

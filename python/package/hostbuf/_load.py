@@ -129,9 +129,9 @@ class HostTensors(Mapping[str, Any]):
         fused QKV matrix, or of gate and up projections. The shares are adjacent in the same order.
 
         Args:
-            parts: the number of elements of each part along the dimension; or this and the number
-                of shares, if there are fewer than ranks, so that ranks next to each other take the
-                same one: the number of KV heads.
+            parts: the number of elements of each part along the dimension, or the pair ``(elements,
+                shares)`` if there are fewer shares than ranks, as with KV heads. Adjacent ranks
+                then get the same share.
             name, dim, rank, ranks, framework: as for :meth:`slice`.
 
         Raises:

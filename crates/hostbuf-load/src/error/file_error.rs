@@ -186,7 +186,7 @@ impl fmt::Display for FileError {
             ),
             FileProblem::TwoForms { other } => write!(
                 f,
-                "{path} and {} usually are the same weights in two forms, and a folder is loaded with all its files: name the \
+                "{path} and {} usually hold the same weights in two formats, and loading a folder loads all its files: name the \
                  files to load",
                 printable_path(other)
             ),

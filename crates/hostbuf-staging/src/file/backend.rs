@@ -52,7 +52,7 @@ impl FromStr for Backend {
     fn from_str(text: &str) -> Result<Backend, String> {
         let found = Backend::ALL.iter().copied().find(|backend| backend.name() == text);
         let why = match text {
-            "cufile" => "cuFile reads and writes without a ring, by the type CuFile in Rust only; ",
+            "cufile" => "cuFile needs no ring and is available only through the Rust type CuFile; ",
             _ => "",
         };
         let expected = "expected auto, posix, direct, uring or mmap";
@@ -90,6 +90,6 @@ mod tests {
         assert!(!error.contains("cufile"), "{error}");
         // It moves bytes without a ring, so no file can have it.
         let error = "cufile".parse::<Backend>().unwrap_err();
-        assert!(error.contains("by the type CuFile in Rust only; expected auto"), "{error}");
+        assert!(error.contains("only through the Rust type CuFile; expected auto"), "{error}");
     }
 }

@@ -17,9 +17,9 @@ thread_local! {
 /// Reads bytes at `offset` by blocks, which are copied to `into` by non-temporal stores, until a
 /// block is not complete. `read` reads a block at an offset.
 ///
-/// The kernel copies by stores that read each line of the destination from memory first, and write
-/// it later. Two copies, of which one stays in the cache and the other writes only, move fewer
-/// bytes to and from memory.
+/// The kernel's stores read each cache line of the destination from memory before they write it
+/// (read for ownership). Copying to a block in the cache, and from there by non-temporal stores,
+/// moves fewer bytes to and from memory.
 ///
 /// # Errors
 /// That of `read`, if no byte was read; [`Unsupported`](io::ErrorKind::Unsupported) if another way

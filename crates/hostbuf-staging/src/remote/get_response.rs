@@ -98,13 +98,13 @@ impl GetResponse {
                 ChunkState::EndOfData if connection.read_line().await?.is_empty() => {
                     self.chunk = ChunkState::Size;
                 }
-                ChunkState::EndOfData => return Err(invalid("the end of a chunk")),
+                ChunkState::EndOfData => return Err(invalid("a chunk does not end with CRLF")),
                 ChunkState::Size => {
                     let line = connection.read_line().await?;
                     self.chunk = match chunk_size(&line) {
                         Some(0) => ChunkState::Trailers(0),
                         Some(bytes) => ChunkState::Data(bytes),
-                        None => return Err(invalid("the length of a chunk")),
+                        None => return Err(invalid("the size of a chunk is malformed")),
                     };
                 }
                 ChunkState::Trailers(bytes) => match connection.read_line().await?.len() {

@@ -101,7 +101,7 @@ impl HttpConnection {
             // The final response follows an informational one (RFC 9110, section 15.2).
             informational += length;
             if head.status == StatusCode::SWITCHING_PROTOCOLS {
-                return Err(invalid("another protocol, which was not requested"));
+                return Err(invalid("it switches to a protocol that was not requested"));
             }
             if informational > HEAD_BYTES {
                 return Err(invalid("too many informational responses"));
@@ -132,7 +132,7 @@ impl HttpConnection {
                 line.truncate(end);
                 // A parser that takes CR or LF alone for an end finds other lines.
                 if line.iter().position(|&byte| byte == b'\r').is_none_or(|at| at + 1 != end) {
-                    return Err(invalid("the end of a line"));
+                    return Err(invalid("a line does not end with CRLF"));
                 }
                 line.truncate(end - 1);
                 return Ok(line);

@@ -13,10 +13,10 @@ use crate::transfer::{Transfer, TransferPart};
 
 /// An object of a server, as the source of transfers. Clones are the same object.
 ///
-/// Its bytes are received in a slot of the ring, or in the memory of a host target. Redirects,
-/// proxies, WebHDFS and [reactors](super::RequestMode::Reactors) take one more copy. Each piece is
-/// one request (of [`RingOptions::piece_bytes`]), or several with reactors. Give the ring more
-/// workers than the host has cores if the server is far away: they wait most of the time.
+/// Its bytes are received in a slot of the ring, or in the memory of a host target. HTTPS,
+/// redirects, proxies, WebHDFS and [reactors](super::RequestMode::Reactors) take one more copy.
+/// Each piece is one request (of [`RingOptions::piece_bytes`]), or several with reactors. Give the
+/// ring more workers than the host has cores if the server is far away: they wait most of the time.
 ///
 /// [`RingOptions::piece_bytes`]: crate::RingOptions::piece_bytes
 ///

@@ -35,15 +35,16 @@ impl ResponseHead {
         };
         let invalid = |what: &str| format!("invalid HTTP: {what}");
         let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok());
-        let status = status.ok_or_else(|| invalid("the status is none"))?;
+        let status = status.ok_or_else(|| invalid("the status code is invalid"))?;
         let mut headers = HeaderMap::with_capacity(parsed.headers.len());
         for field in parsed.headers {
             let name = HeaderName::from_bytes(field.name.as_bytes());
             let pair = name.ok().zip(HeaderValue::from_bytes(field.value).ok());
-            let (name, value) = pair.ok_or_else(|| invalid("a header"))?;
+            let (name, value) = pair.ok_or_else(|| invalid("a header is malformed"))?;
             headers.append(name, value);
         }
-        let framing = framing(status, &headers).ok_or_else(|| invalid("the length of the body"))?;
+        let framing = framing(status, &headers)
+            .ok_or_else(|| invalid("Content-Length or Transfer-Encoding is invalid"))?;
         let closes = tokens(&headers, CONNECTION).any(|token| token == "close");
         // Another recipient may have taken the length of a head that states both.
         let is_clear = !(headers.contains_key(CONTENT_LENGTH) && headers.contains_key(TRANSFER_ENCODING));

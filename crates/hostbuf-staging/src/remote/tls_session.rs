@@ -79,9 +79,8 @@ impl TlsSession {
         }
     }
 
-    /// Reads bytes into `into`, which has room. The server has at least `expected` bytes
-    /// to send. Returns
-    /// the number of bytes: 0 if the server has ended the session.
+    /// Reads bytes into `into`, which has room. The server has at least `expected` bytes to send.
+    /// Returns the number of bytes: 0 if the server has ended the session.
     pub(super) async fn read(
         &mut self,
         socket: &mut LowWaterSocket,

@@ -54,7 +54,7 @@ impl fmt::Display for RingError {
             ),
             RingError::NoMemory { bytes } => write!(
                 f,
-                "no memory for the slots of a ring, of {bytes} bytes: request fewer or smaller slots, or raise ulimit -v or -d"
+                "not enough memory for the slots of a ring ({bytes} bytes): request fewer or smaller slots, or raise ulimit -v or -d"
             ),
             RingError::Frozen { bytes, address } => write!(
                 f,

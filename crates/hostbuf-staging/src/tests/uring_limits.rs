@@ -126,8 +126,8 @@ fn a_process_without_descriptors_reads_without_io_uring() {
     ring.read(auto.clone(), 0, to.clone()).wait().unwrap();
     assert!(memory.content() == content);
     let choice = auto.backend();
-    let refusal = "io_uring needs a descriptor for each thread, and this process may have 0 \
-                   (RLIMIT_NOFILE), raise ulimit -n: Too many open files (os error 24)";
+    let refusal = "io_uring needs a file descriptor for each thread, and the limit of this process is 0 \
+                   (RLIMIT_NOFILE; raise ulimit -n): Too many open files (os error 24)";
     assert_eq!(choice.backend, Backend::Direct);
     assert!(choice.why.ends_with(&format!("it is in the page cache, and {refusal}")), "{choice}");
     memory.fill(&pattern(content.len(), 7));

@@ -90,8 +90,8 @@ impl BenchReport {
         }
         let (read, needed) = (Bytes(self.files.read_bytes()), Bytes(COMPARABLE_BYTES));
         Some(format!(
-            "too small to compare the backends: {read} are read, and {needed} are needed: name files of some GiB, and no \
-             smaller --bytes"
+            "too few bytes to compare the backends: {read} read, at least {needed} needed: name larger files (several \
+             GiB), or raise --bytes"
         ))
     }
 

@@ -20,16 +20,18 @@ fn describe(error: &io::Error, lockable: Option<u64>) -> String {
         Some(libc::EMFILE) => {
             let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
             format!(
-                "io_uring needs a descriptor for each thread, and this process may have {limit} \
-                 (RLIMIT_NOFILE), raise ulimit -n: {error}"
+                "io_uring needs a file descriptor for each thread, and the limit of this process is {limit} \
+                 (RLIMIT_NOFILE; raise ulimit -n): {error}"
             )
         }
         Some(libc::ENFILE) => {
-            format!("io_uring needs a descriptor for each thread, raise the sysctl fs.file-max: {error}")
+            format!(
+                "io_uring needs a file descriptor for each thread (raise the sysctl fs.file-max): {error}"
+            )
         }
         Some(libc::ENOMEM) => match lockable {
             Some(limit) => format!(
-                "io_uring needs locked memory, and the limit is {} (RLIMIT_MEMLOCK), raise ulimit -l: {error}",
+                "io_uring needs locked memory, and the limit is {} (RLIMIT_MEMLOCK; raise ulimit -l): {error}",
                 Bytes(limit)
             ),
             None => format!("io_uring_setup: {error}"),
@@ -47,12 +49,12 @@ mod tests {
         let described = |number, lockable| describe(&io::Error::from_raw_os_error(number), lockable);
         assert_eq!(
             described(libc::ENOMEM, Some(64 << 10)),
-            "io_uring needs locked memory, and the limit is 64 KiB (RLIMIT_MEMLOCK), raise ulimit -l: \
+            "io_uring needs locked memory, and the limit is 64 KiB (RLIMIT_MEMLOCK; raise ulimit -l): \
              Cannot allocate memory (os error 12)"
         );
         assert_eq!(described(libc::ENOMEM, None), "io_uring_setup: Cannot allocate memory (os error 12)");
         let descriptors = described(libc::EMFILE, None);
-        assert!(descriptors.contains("(RLIMIT_NOFILE), raise ulimit -n: Too many"), "{descriptors}");
+        assert!(descriptors.contains("(RLIMIT_NOFILE; raise ulimit -n): Too many"), "{descriptors}");
         assert!(described(libc::ENFILE, None).contains("raise the sysctl fs.file-max"));
         assert_eq!(described(libc::ENOSYS, None), "the kernel has no io_uring");
     }
