@@ -47,7 +47,7 @@ pub fn ring_raised(py: Python<'_>, error: RingError) -> PyErr {
         RingError::Threads(source) => {
             raised(py, Error::Os { doing: "starting the threads of a ring".into(), source })
         }
-        RingError::NoMemory { .. } => pyo3::exceptions::PyMemoryError::new_err(message),
+        RingError::NoMemory { .. } => crate::error::raised_as(py, "NoSpace", &message),
         RingError::Register(error) => raised(py, error),
         RingError::Device(_) => crate::pool_error::of_kind(py, "Gpu", message, &[]),
         _ => raised(py, Error::Invalid { what: message }),

@@ -309,6 +309,9 @@ class Load(Files):
         part = tensors.slice("cube", 1, 0, 2)
         part[:] = 0
         self.check({name: tensors[name] for name in self.arrays})
+        for dim, rank, ranks in [(-1, 0, 2), (0, -1, 2), (0, 0, -2), (9, 0, 2), (0, 2, 2), (0, 0, 0)]:
+            with self.assertRaises(hostbuf.LoadError):
+                tensors.slice("cube", dim, rank, ranks)
 
     def test_fused_slices_of_all_ranks(self) -> None:
         tensors = hostbuf.load(self.path)

@@ -119,7 +119,7 @@ class HostTensors(Mapping[str, Any]):
         >>> tensors.slice("table", 1, rank=1, ranks=3).tolist()
         [[2, 3], [8, 9]]
         """
-        self._entries[name]
+        self._check_slice(name, dim, rank, ranks)
         return self._copied(name, self._tensors.slice(name, dim, rank, ranks), framework)
 
     def fused_slice(
@@ -145,9 +145,16 @@ class HostTensors(Mapping[str, Any]):
         >>> tensors.fused_slice("qkv", 0, [4, 2, (2, 1)], rank=1, ranks=2).tolist()
         [2, 3, 5, 6, 7]
         """
-        self._entries[name]
+        self._check_slice(name, dim, rank, ranks)
         listed: list[tuple[int, int | None]] = [part if isinstance(part, tuple) else (part, None) for part in parts]
         return self._copied(name, self._tensors.fused_slice(name, dim, listed, rank, ranks), framework)
+
+    def _check_slice(self, name: str, dim: int, rank: int, ranks: int) -> None:
+        """Raises KeyError if there is no such tensor, and LoadError for a negative number."""
+        self._entries[name]
+        for what, number in (("dimension", dim), ("rank", rank), ("number of ranks", ranks)):
+            if number < 0:
+                raise LoadError(f"invalid {what} {number}: it is negative", "Argument")
 
     def _copied(self, name: str, described: _Slice, framework: str) -> Any:
         """Copies a slice."""

@@ -81,7 +81,7 @@ fn unsupported(name: &str, dtype: &str) -> FileProblem {
 /// know the type.
 fn unknown_dtype(text: &[u8]) -> Option<(String, String)> {
     let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(text).ok()?;
-    header.into_iter().find_map(|(name, info)| {
+    header.into_iter().filter(|(name, _)| name != "__metadata__").find_map(|(name, info)| {
         let dtype = info.get("dtype")?;
         let is_unknown = serde_json::from_value::<SafetensorsDtype>(dtype.clone()).is_err();
         is_unknown.then_some((name, dtype.as_str()?.to_owned()))

@@ -90,6 +90,7 @@ fn safetensors_that_lie_are_refused() {
         "[]",
         r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,9]}}"#,
         r#"{"a":{"dtype":9,"shape":[2],"data_offsets":[0,8]}}"#,
+        r#"{"__metadata__":{"dtype":"bfloat16"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,9]}}"#,
         r#"{"a":{"dtype":"U8","shape":[18446744073709551615,2],"data_offsets":[0,8]}}"#,
         // A hole, and an overlap.
         r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}}"#,

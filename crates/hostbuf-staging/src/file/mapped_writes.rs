@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::{Arc, RwLock};
 
+use hostbuf_os::memory::address_space;
 use hostbuf_os::per_process::PerProcess;
 use hostbuf_os::poison::IgnorePoison;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -20,9 +21,9 @@ const LEAST_COPY: usize = 16 << 10;
 
 /// The mapping through which a file on tmpfs is written, made by the first write. `pwrite` holds
 /// the lock of the file while it copies, so that several threads write no faster than one; copies
-/// to a mapping run in parallel. The last byte of each write goes to `pwrite` all the same: it
-/// lengthens the file, and does what else belongs to a write, such as the time of the last
-/// modification and the events of inotify.
+/// to a mapping run in parallel. The last byte of each write goes to `pwrite` all the same, after
+/// the others: it does what else belongs to a write, such as the time of the last modification and
+/// the events of inotify. If the file is too short, that byte goes first as well.
 ///
 /// The copies are made by `process_vm_writev(2)` from this process to itself. If the file shrinks
 /// meanwhile, or tmpfs is full, it returns an error where a store would raise SIGBUS. The bytes
@@ -64,10 +65,16 @@ impl MappedWrites {
         let (last, before) = from.split_last().filter(|_| from.len() >= LEAST_COPY)?;
         let at_last = offset.checked_add(before.len() as u64)?;
         let mapping = self.mapping(file, usize::try_from(at_last).ok()?.checked_add(1)?)?;
-        // Unlike `ftruncate`, it never shortens a file that another thread has lengthened.
-        file.write_all_at(&[*last], at_last).ok()?;
+        if file.metadata().ok()?.len() <= at_last {
+            // Unlike `ftruncate`, it never shortens a file that another thread has lengthened.
+            file.write_all_at(&[*last], at_last).ok()?;
+        }
         let copied = mapping.copy(before, offset.try_into().ok()?)?;
-        Some(if copied == before.len() { from.len() } else { copied })
+        if copied < before.len() {
+            return Some(copied);
+        }
+        file.write_all_at(&[*last], at_last).ok()?;
+        Some(from.len())
     }
 
     /// Returns a mapping of at least `end` bytes.
@@ -87,8 +94,11 @@ impl MappedWrites {
 }
 
 impl WriteMapping {
-    /// Maps a file, for at least `end` bytes.
+    /// Maps a file, for at least `end` bytes. Takes nothing of a limited address space.
     fn new(file: &File, end: usize) -> Option<WriteMapping> {
+        if address_space().is_some() {
+            return None;
+        }
         let bytes = NonZeroUsize::new(end.checked_next_power_of_two()?.max(LEAST_BYTES))?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.

@@ -22,8 +22,8 @@ thread_local! {
 /// moves fewer bytes to and from memory.
 ///
 /// # Errors
-/// That of `read`, if no byte was read; [`Unsupported`](io::ErrorKind::Unsupported) if another way
-/// is faster.
+/// That of `read`, if no byte was read; [`WouldBlock`](io::ErrorKind::WouldBlock) if `read` has
+/// found none; [`Unsupported`](io::ErrorKind::Unsupported) if another way is faster.
 pub(super) fn read_at(
     into: &mut [u8],
     offset: u64,
@@ -38,6 +38,8 @@ pub(super) fn read_at(
         while done < into.len() {
             let wanted = BLOCK.min(into.len() - done);
             let bytes = match read(&mut copied[..wanted], offset + done as u64) {
+                // Linux 5.9 and 5.10 return 0 for a block that is not in the page cache.
+                Ok(0) if done == 0 => return Err(io::ErrorKind::WouldBlock.into()),
                 Ok(bytes) => bytes,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -121,6 +123,8 @@ mod tests {
         assert_eq!(read_at(&mut into, 0, read).unwrap(), BLOCK);
         let error = read_at(&mut into, BLOCK as u64, read).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let error = read_at(&mut into, 0, |_, _| Ok(0)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "it is not the end of the file for sure");
         let error = read_at(&mut into[1..], 0, read).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported, "a short read has no use for it");
     }

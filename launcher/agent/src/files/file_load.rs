@@ -126,8 +126,8 @@ impl FileLoad<'_> {
         let mut source = open(Backend::Auto).map_err(|error| opening_failure(input.path(), &error))?;
         let is_through_cache = source.backend().backend == Backend::Posix;
         if is_through_cache && CachedWindows::of(source.as_std(), input.bytes(), WINDOW).are_mostly_absent() {
-            let mut past_cache = [Backend::Uring, Backend::Direct].into_iter();
-            source = past_cache.find_map(|way| open(way).ok()).unwrap_or(source);
+            // Each thread would need an io_uring, for which these kernels count locked memory.
+            source = open(Backend::Direct).unwrap_or(source);
         }
         input.check(source.as_std())?;
         let mapping = if input.bytes() > 0 { Some(self.file.map()?) } else { None };
