@@ -147,7 +147,7 @@ fn informational_answers_without_end_are_an_error() {
     });
     let client = options().attempts(1).client().expect("valid options");
     let file = client.open(&server.url("/f")).expect("it is there");
-    for expected in ["too many informational responses", "another protocol"] {
+    for expected in ["too many informational responses", "switches to a protocol"] {
         let error = read_error(&file, 0, 1000);
         assert!(error.to_string().contains(expected), "{error}");
     }

@@ -194,10 +194,13 @@ fn processor_time() -> Duration {
 
 #[test]
 fn a_connection_that_the_server_has_closed_is_no_failure() {
-    for options in both_clients() {
+    let [own, library] = both_clients();
+    // The library reports a connection that ends while it sends the request, so it needs another
+    // attempt.
+    for options in [own.attempts(1), library] {
         // The answers are complete, and do not state that the connection ends.
         let (server, content) = server(|_, right| right.then(AfterAnswer::Close));
-        let client = options.clone().attempts(1).client().expect("valid options");
+        let client = options.client().expect("valid options");
         let file = client.open(&server.url("/f")).expect("it is there");
         for _ in 0..20 {
             let mut bytes = vec![0; BYTES];
