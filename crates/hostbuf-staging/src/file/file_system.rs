@@ -54,7 +54,7 @@ impl FileSystem {
             .map_or(FileSystem::with_number(0), |system| FileSystem::of_type(system.filesystem_type()))
     }
 
-    /// Returns whether files can be mapped for writing without a disk behind them.
+    /// Returns true for tmpfs, whose files can be mapped without the read errors of a disk.
     pub(super) fn is_tmpfs(self) -> bool {
         self.name == "tmpfs"
     }

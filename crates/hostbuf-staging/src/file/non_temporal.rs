@@ -22,8 +22,8 @@ thread_local! {
 /// moves fewer bytes to and from memory.
 ///
 /// # Errors
-/// That of `read`, if no byte was read; [`WouldBlock`](io::ErrorKind::WouldBlock) if `read` has
-/// found none; [`Unsupported`](io::ErrorKind::Unsupported) if another way is faster.
+/// The error of `read`, if no byte was read; [`WouldBlock`](io::ErrorKind::WouldBlock) if `read`
+/// has found none; [`Unsupported`](io::ErrorKind::Unsupported) if another way is faster.
 pub(super) fn read_at(
     into: &mut [u8],
     offset: u64,
