@@ -53,7 +53,9 @@ reader = gguf.GGUFReader(path)
 squares = numpy.arange(6000, dtype='f4').reshape(60, 100) ** 2
 mapped = [line for line in open('/proc/self/maps') if '/memfd:hostbuf:' in line and '/files/' in line]
 version, architecture = reader.fields['GGUF.version'].contents(), reader.fields['general.architecture'].contents()
-print(version, architecture, tensor.name, (tensor.data == squares).all(), len(mapped), os.path.islink(path))
+equal = (tensor.data == squares).all()
+# One write: the processes share standard output, and Python may run unbuffered.
+sys.stdout.write(f'{version} {architecture} {tensor.name} {equal} {len(mapped)} {os.path.islink(path)}\\n')
 ";
     let mut command = std::process::Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", "2", "--load", &path, "--as-files", &files, "--"]);

@@ -25,10 +25,12 @@ fn python_finds_the_tensors_that_the_launcher_has_loaded() {
     let save = "import numpy, sys; numpy.save(sys.argv[1], numpy.arange(1000) ** 2)";
     CommandOutput::of(strict(&python).args(["-c", save, &path])).ok();
     let script = "
-import hostbuf
+import hostbuf, sys
 tensors = hostbuf.loaded()
 squares = tensors['squares']
-print(list(tensors), squares[31], squares.flags.writeable, tensors.files, hex(squares.ctypes.data))
+values = list(tensors), squares[31], squares.flags.writeable, tensors.files, hex(squares.ctypes.data)
+# One write: the processes share standard output, and Python may run unbuffered.
+sys.stdout.write(' '.join(map(str, values)) + '\\n')
 ";
     let python = python.to_str().expect("UTF-8");
     let outcome = local(2, "1M", &["--load", &path], &[python, "-c", script]).ok();
