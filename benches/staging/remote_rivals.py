@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Compares hostbuf with KvikIO: an object of a server on this machine to memory of the host.
 
-    remote_rivals.py [--mib N] [--rounds N] [--sweep-rounds N] [--kinds http,https,s3]
+    remote_rivals.py [--mib N] [--rounds N] [--sweep-rounds N] [--kinds http,https,s3-nginx,s3]
                      [--markdown FILE]
 
 The object has N MiB (1024). nginx serves it without and with TLS, with two processes, and s3s-fs,
-or rclone if that is not installed, serves it by S3. `hostbuf-bench-staging` of target/release, with
-the feature `remote`, reads it by requests of the threads of a ring, and by reactors; KvikIO by its
-backends EASY_THREADPOOL and MULTI_POLL.
+or rclone if that is not installed, serves it by S3. nginx also answers requests of S3 (s3-nginx):
+it checks no signature, and does not bound the rate as those servers do. `hostbuf-bench-staging` of
+target/release, with the feature `remote`, reads the object by requests of the threads of a ring,
+and by reactors; KvikIO by its backends EASY_THREADPOOL and MULTI_POLL.
 
 Each way runs in a process of its own that stays, so that its threads, connections and memory are
 warm. A sweep measures each way with several settings first. Then all ways, each with its defaults
@@ -192,7 +193,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sweep-rounds", type=int, default=2)
-    parser.add_argument("--kinds", default="http,https,s3")
+    parser.add_argument("--kinds", default="http,https,s3-nginx,s3")
     parser.add_argument("--markdown")
     given = parser.parse_args()
     if given.command:
@@ -211,13 +212,16 @@ def main() -> None:
         content.tofile(folder / "files/data")
         nginx, plain, tls = start_nginx(folder)
         s3 = start_s3(folder)
-        s3_variables = KEYS | {"AWS_REGION": "eu-central-1", "AWS_DEFAULT_REGION": "eu-central-1"}
-        if s3:
-            s3_variables["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{s3[1]}"
+        region = KEYS | {"AWS_REGION": "eu-central-1", "AWS_DEFAULT_REGION": "eu-central-1"}
+
+        def s3_target(kind: str, port: int) -> tuple:
+            return kind, "s3://files/data", region | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+
         targets = [
             (nginx, ("http", f"http://127.0.0.1:{plain}/data", {})),
             (nginx, ("https", f"https://localhost:{tls}/data", {"CURL_CA_BUNDLE": str(folder / "ca.pem")})),
-            *([(s3[0], ("s3", "s3://files/data", s3_variables))] if s3 else []),
+            (nginx, s3_target("s3-nginx", plain)),
+            *([(s3[0], s3_target("s3", s3[1]))] if s3 else []),
         ]
         for server, target in targets:
             if target[0] in given.kinds.split(","):

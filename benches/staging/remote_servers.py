@@ -18,7 +18,11 @@ daemon off; worker_processes 2; pid {folder}/pid; error_log {folder}/errors;
 events {{}}
 http {{
     access_log off; sendfile on; keepalive_requests 1000000; root {folder}/files; {temporary}
-    server {{ listen 127.0.0.1:{plain}; }}
+    server {{
+        listen 127.0.0.1:{plain};
+        # The path of the object for clients of S3. No signature is checked.
+        location /files/ {{ alias {folder}/files/; }}
+    }}
     server {{
         listen 127.0.0.1:{tls} ssl;
         ssl_certificate {folder}/server.pem; ssl_certificate_key {folder}/server.key;

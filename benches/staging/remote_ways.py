@@ -57,7 +57,7 @@ def read_kvikio(kind: str, url: str) -> tuple[Callable[[], None], Any]:
     import numpy
 
     match kind:
-        case "s3":
+        case "s3" | "s3-nginx":
             # The endpoint, the region and the keys are in the environment.
             bucket, key = url.removeprefix("s3://").split("/", 1)
             file = kvikio.RemoteFile.open_s3(bucket, key)
