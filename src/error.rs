@@ -152,7 +152,8 @@ pub enum Error {
         /// The reason of the failure.
         failure: Failure,
     },
-    /// The buffer cannot be frozen, or it is frozen and the operation would write to it.
+    /// The buffer cannot be frozen; or it is frozen, and the operation would write to it, or its
+    /// copies on NUMA nodes could not be made.
     Freeze {
         /// The reason.
         why: String,

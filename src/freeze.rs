@@ -4,13 +4,15 @@
 
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
 
 use tracing::{info_span, warn};
 
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
+use crate::node_copies::RankNode;
 use crate::preregistered;
+use crate::proof::Proof;
+use crate::seal::seal_when_free;
 use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 use hostbuf_memory::{Pages, Seals, memfd};
@@ -18,34 +20,13 @@ use hostbuf_os::{process, raw};
 use hostbuf_register::Span;
 use hostbuf_register::own_ranges::Freezing;
 
-/// The time for which pages may be held by an unknown holder before they count as pinned. The
-/// kernel itself holds some pages briefly, when it migrates them or collapses them into huge pages,
-/// and so does a process that reads another's memory. (The kernel itself waits for 0.15 s.)
-const SEAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// The interval between two attempts to seal.
-const RETRY_INTERVAL: Duration = Duration::from_millis(10);
-
 /// A buffer that the ranks can no longer write to: their mappings are read-only, and a stray write
 /// faults.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     buffer: HostBuffer,
     proof: Proof,
-}
-
-/// The certainty that no process on this host can write to a frozen buffer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Proof {
-    /// The kernel sealed the memory against writing, which it does only while there is no writable
-    /// mapping in any process.
-    Sealed,
-    /// The ranks that froze the buffer can no longer write, and no process can create a new
-    /// writable mapping, but a process may still have an earlier one.
-    Weaker {
-        /// The processes that still have one, as far as `/proc` shows them, or another obstacle.
-        why: String,
-    },
+    rank_nodes: Vec<RankNode>,
 }
 
 impl Frozen {
@@ -59,6 +40,14 @@ impl Frozen {
     #[must_use]
     pub fn proof(&self) -> &Proof {
         &self.proof
+    }
+
+    /// Returns the NUMA node from whose memory each rank of the group reads the sections with
+    /// [`Placement::Copies`](crate::Placement::Copies), in the order of the ranks; none if the
+    /// buffer has no such section.
+    #[must_use]
+    pub fn rank_nodes(&self) -> &[RankNode] {
+        &self.rank_nodes
     }
 
     /// Returns all bytes, or `None` unless the kernel has [sealed](Proof::Sealed) them: only then
@@ -92,12 +81,20 @@ impl HostBuffer {
     /// The registrations of `hostbuf run --register` are ended too. Once the buffer is sealed, it
     /// is registered again for reading, with new keys.
     ///
+    /// Sections with [`Placement::Copies`](crate::Placement::Copies) then get a copy on the NUMA
+    /// node of each rank, at the same address. [`Frozen::rank_nodes`] names the nodes. A copy has
+    /// as much memory as the sections, is sealed like the buffer, and lasts as long as a rank maps
+    /// it. A rank that may run on cores of several nodes reads from the node of most of these.
+    /// Processes that attach later read from the first node.
+    ///
     /// # Errors
     /// On all ranks: [`Error::Disagreed`] if the ranks do not have one buffer; [`Error::Freeze`] if
     /// the buffer is not filled on every host, or if a rank holds a
     /// [`Registration`](crate::register::Registration) or a lease by which a device can write to it
     /// (in this case nothing has been sealed, and the call can be repeated); [`Error::Os`] if
-    /// remapping fails.
+    /// remapping fails. [`Error::Freeze`] if the buffer is frozen, but copies could not be made: a
+    /// node has too little memory, the buffer is not sealed, or the checksum of a copy differs. All
+    /// ranks then read the one memory, and the call can be repeated.
     pub fn freeze(&self, group: &dyn Collective) -> Result<Frozen> {
         let _span = info_span!("freeze", buffer = %self.name()).entered();
         let hosts = Hosts::new(group)?;
@@ -108,25 +105,28 @@ impl HostBuffer {
         let begun = self.region(..).and_then(|span| Ok(Freezing::begin(span)?));
         all_or_none(group, begun.map(|begun| freezing = Some(begun)))?;
         // From here on there is no new writable mapping; then every rank gives up its own.
-        let sealed = if hosts.leads() { self.add_seal(Seals::FUTURE_WRITE) } else { Ok(()) };
+        let sealed = if hosts.leads() { self.add_seal(Seals::FUTURE_WRITE, || false) } else { Ok(()) };
         all_or_none(group, sealed)?;
         // Registrations made before main may write, and pin pages, which would prevent the seal.
         let span = Span::new(self.as_ptr().as_ptr() as usize, self.len())?;
         let ended = if preregistered::deregister(span) { Ok(()) } else { Err(still_registered(self)) };
         let ended = ended.and_then(|()| Ok(freezing.as_ref().map_or(Ok(()), Freezing::finish)?));
         all_or_none(group, ended)?;
-        all_or_none(group, self.remap_read_only())?;
+        // Copies of an earlier freeze are read-only already.
+        let remapped = if self.has_copies() { Ok(()) } else { self.remap_read_only() };
+        all_or_none(group, remapped)?;
         let mut proof = Proof::Sealed;
         if hosts.leads() {
             proof = self.prove();
         }
         let proof = share_proof(&*hosts.local, proof)?;
+        let rank_nodes = self.copy_to_nodes(group, &hosts, &proof);
         if !preregistered::register_again(span) {
             warn!(buffer = %self.name(), "the buffer could not be registered again for reading, as --register demands");
         }
         group.barrier()?;
         freezing.into_iter().for_each(Freezing::keep);
-        Ok(Frozen { buffer: self.clone(), proof })
+        Ok(Frozen { buffer: self.clone(), proof, rank_nodes: rank_nodes? })
     }
 
     fn may_freeze(&self) -> Result<()> {
@@ -140,25 +140,37 @@ impl HostBuffer {
         }
     }
 
-    /// Adds a seal, unless the file has it already.
-    fn add_seal(&self, seal: Seals) -> Result<()> {
+    /// Adds a seal, unless the file has it already. While its pages are held it tries again, as
+    /// long as `may_retry` returns true.
+    fn add_seal(&self, seal: Seals, may_retry: impl FnMut() -> bool) -> Result<()> {
         let have = memfd::seals(self.fd()).map_err(Error::os("reading the seals of the buffer"))?;
         if have.contains(seal) {
             return Ok(());
         }
-        memfd::seal(self.fd(), seal).map_err(Error::os(format!("sealing the buffer with {seal:?}")))
+        let sealed = seal_when_free(self.fd(), seal, may_retry);
+        sealed.map_err(Error::os(format!("sealing the buffer with {seal:?}")))
     }
 
-    fn remap_read_only(&self) -> Result<()> {
+    /// Maps the memory of the buffer read-only over its own mapping, or over that of copies.
+    pub(crate) fn remap_read_only(&self) -> Result<()> {
         let (at, length) = (self.as_ptr().as_ptr() as usize, self.len());
-        // SAFETY: maps the same file over its own mapping: no byte changes or moves, so references
-        // remain valid; only the permission to write ends.
-        unsafe { raw::map_over(at, length, raw::PROT_READ, self.fd().as_raw_fd(), raw::MAP_SHARED) }
-            .map_err(|e| {
-                Error::os(format!("mapping {length} bytes at {at:#x} read-only"))(
-                    std::io::Error::from_raw_os_error(e.0),
-                )
-            })?;
+        // SAFETY: no byte changes or moves, so references remain valid; only the permission to
+        // write ends. Copies have the same bytes.
+        unsafe { self.map_read_only(at, length, self.fd().as_raw_fd(), 0) }
+    }
+
+    /// Maps `length` bytes of `fd` from `offset` on read-only over a part of the buffer.
+    ///
+    /// # Safety
+    /// `at` and `length` must be a part of the buffer, in whole pages, and the file must have the
+    /// same bytes as that part. No other process may write to them.
+    pub(crate) unsafe fn map_read_only(&self, at: usize, length: usize, fd: i32, offset: u64) -> Result<()> {
+        // SAFETY: by the contract of this function.
+        unsafe { raw::map_over(at, length, raw::PROT_READ, fd, offset, raw::MAP_SHARED) }.map_err(|e| {
+            Error::os(format!("mapping {length} bytes at {at:#x} read-only"))(
+                std::io::Error::from_raw_os_error(e.0),
+            )
+        })?;
         if self.pages() == Pages::Small {
             // SAFETY: it changes no contents. Small pages stay small, as before the remapping.
             let _ = unsafe { raw::advise(at, length, raw::MADV_NOHUGEPAGE) };
@@ -173,30 +185,27 @@ impl HostBuffer {
 
     /// Asks the kernel for the proof. Called by the host's leader.
     fn prove(&self) -> Proof {
-        let begun = Instant::now();
-        let proof = loop {
-            let sealed = self.add_seal(Seals::WRITE).and_then(|()| self.add_seal(Seals::SEAL));
-            let why = match sealed {
-                Ok(()) => break Proof::Sealed,
-                Err(Error::Os { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
-                    let holders = writers(self);
-                    if holders.is_empty() && begun.elapsed() < SEAL_TIMEOUT {
-                        std::thread::sleep(RETRY_INTERVAL);
-                        continue;
-                    }
-                    let host = process::host_name();
-                    if holders.is_empty() {
-                        format!(
-                            "on {host} a device has pages of the buffer pinned (by an earlier registration), or a process that is \
-                             not visible from here maps it writable"
-                        )
-                    } else {
-                        format!("the buffer is still mapped writable on {host} by {}", holders.join(", "))
-                    }
-                }
-                Err(error) => error.to_string(),
-            };
-            break Proof::Weaker { why };
+        let mut holders = Vec::new();
+        let is_held_briefly = || {
+            holders = writers(self);
+            holders.is_empty()
+        };
+        let sealed = self.add_seal(Seals::WRITE, is_held_briefly);
+        let proof = match sealed.and_then(|()| self.add_seal(Seals::SEAL, || false)) {
+            Ok(()) => Proof::Sealed,
+            Err(Error::Os { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
+                let host = process::host_name();
+                let why = if holders.is_empty() {
+                    format!(
+                        "on {host} a device has pages of the buffer pinned (by an earlier registration), or a process that is \
+                         not visible from here maps it writable"
+                    )
+                } else {
+                    format!("the buffer is still mapped writable on {host} by {}", holders.join(", "))
+                };
+                Proof::Weaker { why }
+            }
+            Err(error) => Proof::Weaker { why: error.to_string() },
         };
         if let Proof::Weaker { why } = &proof {
             warn!(buffer = %self.name(), why, "the kernel could not prove that no process can write");
@@ -242,6 +251,8 @@ fn writers(buffer: &HostBuffer) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::job::Solo;
     use crate::{BufferOptions, Pages};

@@ -75,14 +75,28 @@ impl Handover {
                 }
                 done.map(Some)
             }
-            Handover::Rank(leader) => {
-                // Other ranks may still wait for a message that this rank's MPI has not sent: MPI
-                // makes progress only when it is called.
-                while !is_readable(leader, PROGRESS_INTERVAL.into())? {
-                    group.progress();
-                }
-                expect(leader, |message| matches!(message, Message::Populated)).map(|_| None)
+            Handover::Rank(leader) => wait_for_leader(leader, group).map(|_| None),
+        }
+    }
+
+    /// Runs `work` on the leader, and returns its descriptors on every rank, none if it fails. The
+    /// other ranks of `group` sleep until it has returned.
+    ///
+    /// # Errors
+    /// Those of `work` on the leader; [`Error::Collective`] if the other side has ended.
+    pub fn lead_files(
+        self,
+        group: &dyn Collective,
+        work: impl FnOnce() -> Result<Vec<OwnedFd>>,
+    ) -> Result<Vec<OwnedFd>> {
+        match self {
+            Handover::Leader(ranks) => {
+                let made = work();
+                let raw: Vec<_> = made.iter().flatten().map(AsRawFd::as_raw_fd).collect();
+                let sent = ranks.iter().try_for_each(|rank| send(rank, &Message::Populated, &raw));
+                made.and_then(|files| sent.map(|()| files))
             }
+            Handover::Rank(leader) => wait_for_leader(&leader, group),
         }
     }
 
@@ -128,6 +142,16 @@ fn send(rank: &FrameSocket, message: &Message<'_>, descriptors: &[RawFd]) -> Res
             }
         }
     }
+}
+
+/// Sleeps until the leader has done its work. Returns the descriptors that it sends.
+fn wait_for_leader(leader: &FrameSocket, group: &dyn Collective) -> Result<Vec<OwnedFd>> {
+    // Other ranks may still wait for a message that this rank's MPI has not sent: MPI makes
+    // progress only when it is called.
+    while !is_readable(leader, PROGRESS_INTERVAL.into())? {
+        group.progress();
+    }
+    expect(leader, |message| matches!(message, Message::Populated))
 }
 
 fn failed(why: String) -> Error {

@@ -2,6 +2,7 @@
 
 mod error_conversion;
 mod first_error;
+mod group_facts;
 mod hosts;
 pub(crate) mod job_error;
 mod local;
@@ -12,6 +13,7 @@ mod solo;
 mod tests;
 
 pub use first_error::{FirstError, all_or_none};
+pub(crate) use group_facts::{cores_of, random_number};
 pub use hosts::{HostIndex, Hosts};
 pub use job_error::JobError;
 pub use local::Local;

@@ -9,7 +9,7 @@ use tracing::info_span;
 use crate::agree::election::{self, RangeRequest, Ranks};
 use crate::agree::handover::Handover;
 use crate::error::{Error, Result};
-use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
+use crate::job::{Collective, Hosts, Reduce, all_or_none, cores_of, random_number, text_of_first};
 use crate::segment::files::Segments;
 use crate::segment::handle::HostBuffer;
 use crate::segment::identity::Identity;
@@ -20,7 +20,6 @@ use crate::segment::options::{BufferOptions, check_all};
 use crate::segment::phase::Phase;
 use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
-use hostbuf_os::process;
 use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::message::AddressWindow;
 
@@ -48,11 +47,7 @@ impl HostBuffer {
         all_or_none(group, check_all(std::slice::from_ref(&options)))?;
         same_request(group, &options)?;
         let hosts = Hosts::new(group)?;
-        let drawn = if group.rank() == 0 { process::random() } else { Ok(0) };
-        let drawn = all_or_none(group, drawn.map_err(Error::os("asking the kernel for a random number")))?;
-        let mut random = [drawn as u64, (drawn >> 64) as u64];
-        group.all_reduce(&mut random, Reduce::Max)?;
-        let job = u128::from(random[0]) | u128::from(random[1]) << 64;
+        let job = random_number(group)?;
 
         let mut phases = [0; Phase::COUNT];
         let buffers = [options];
@@ -118,15 +113,6 @@ fn address_window() -> AddressWindow {
     } else {
         AddressWindow::Anywhere
     }
-}
-
-/// Returns the cores of all ranks of a host. They sleep while the leader works for all of them, so
-/// it may use their cores.
-fn cores_of(local: &dyn Collective) -> Result<Cores> {
-    let mine = Cores::own();
-    let mut all = vec![0; local.size() * Cores::BYTES];
-    local.all_gather(&mine.to_bytes(), &mut all)?;
-    Ok(all.chunks_exact(Cores::BYTES).fold(mine, |sum, one| sum.union(&Cores::from_bytes(one))))
 }
 
 /// Creates the memory files and populates them. Stores the duration of both phases.

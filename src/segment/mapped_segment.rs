@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{AttachError, Error, Result};
+use crate::node_copies::rank_node::ReadNode;
 use crate::segment::control::Control;
 use crate::segment::control_layout::ControlLayout;
 use crate::segment::fillers::Fillers;
@@ -31,6 +32,8 @@ pub(crate) struct MappedSegment {
     pub(crate) regions: RegionClaims,
     /// The entries that exempt the buffers from monitoring by registration caches.
     own: OnceLock<Vec<OwnRange>>,
+    /// The node from whose copies this process reads, for each buffer that has copies.
+    pub(crate) read_nodes: Vec<OnceLock<ReadNode>>,
     /// The mapping, which ends with the last handle. `None` for the buffers of a launcher, which
     /// stay mapped.
     pub(crate) mapping: Option<Mapping>,
@@ -106,6 +109,7 @@ impl MappedSegment {
             return Err(Error::Corrupt { word: "the address", found: identity.address });
         }
         check_files(&identity, &fds)?;
+        let read_nodes = identity.buffers.iter().map(|_| OnceLock::new()).collect();
         let segment = Arc::new(MappedSegment {
             identity,
             control: (at(range.control), layout),
@@ -114,6 +118,7 @@ impl MappedSegment {
             fillers: Fillers::default(),
             regions: RegionClaims::default(),
             own: OnceLock::new(),
+            read_nodes,
             mapping,
         });
         let mut own = Vec::new();

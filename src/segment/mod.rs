@@ -30,7 +30,8 @@ mod sections;
 pub use control::Control;
 pub use control_layout::ControlLayout;
 pub use files::{
-    CONTROL_NAME, ControlPage, FILES_NAME, IDENTITY_NAME, LOADS_NAME, PublishedSegments, Segments, file_name,
+    CONTROL_NAME, COPIES_NAME, ControlPage, FILES_NAME, IDENTITY_NAME, LOADS_NAME, PublishedSegments,
+    Segments, file_name,
 };
 pub use identity::{BufferIdentity, Identity};
 pub use layout::Layout;

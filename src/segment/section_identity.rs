@@ -28,7 +28,8 @@ pub struct NodeBytes {
     pub node: NodeId,
     /// The number of bytes that the placement requests on the node.
     pub requested: u64,
-    /// The number of bytes that were verified to be on the node.
+    /// The number of bytes that were verified to be on the node. Those of a copy (`numa=copies`)
+    /// count once it has been made.
     pub obtained: u64,
 }
 
@@ -48,6 +49,24 @@ pub struct SectionIdentity {
     pub placement: Option<Placement>,
     /// The nodes of its pages, none without a placement.
     pub nodes: Vec<NodeBytes>,
+}
+
+impl SectionIdentity {
+    /// Returns whether each node gets a copy of the section when the buffer is frozen.
+    #[must_use]
+    pub fn has_copies(&self) -> bool {
+        self.placement == Some(Placement::Copies)
+    }
+
+    /// Counts the bytes of the copies that exist. `copies` has a bit for each of the nodes.
+    #[must_use]
+    pub fn with_copies(mut self, copies: u64) -> SectionIdentity {
+        if self.has_copies() {
+            let made = self.nodes.iter_mut().enumerate().filter(|(place, _)| copies >> place & 1 == 1);
+            made.for_each(|(_, on)| on.obtained = self.length);
+        }
+        self
+    }
 }
 
 /// Returns the number of bytes that `sections` sections take in an identity file at most.

@@ -16,7 +16,8 @@ pub(super) fn planned(buffer: usize, options: &BufferOptions, plan: &FilePlan) -
     let ranges = plan.ranges().iter().take(count).enumerate();
     let section = |(i, range): (usize, &PlannedRange)| {
         let section = options.sections.get(i);
-        let nodes = plan.bytes(range).into_iter();
+        let copies = range.nodes_of_copies().iter().map(|&node| (node, range.length));
+        let nodes = plan.bytes(range).into_iter().chain(copies);
         SectionIdentity {
             buffer,
             name: section.map(|section| section.name.clone()).unwrap_or_default(),
@@ -40,14 +41,21 @@ pub(super) fn set_obtained(section: &mut SectionIdentity, bytes: &[(NodeId, u64)
 }
 
 impl HostBuffer {
-    /// Returns the sections of the buffer, from its beginning on. A part in no section has an empty
-    /// name; it is listed if the buffer has sections or a placement.
-    pub fn sections(&self) -> impl Iterator<Item = &SectionIdentity> {
+    /// Returns the sections of the buffer, from its beginning on, with the bytes that each node has
+    /// now. A part in no section has an empty name; it is listed if the buffer has sections or a
+    /// placement.
+    pub fn sections(&self) -> impl Iterator<Item = SectionIdentity> {
+        // Of damaged words nothing is known.
+        let copies = self.control().node_copies(self.index).unwrap_or_default();
+        self.section_identities().map(move |section| section.clone().with_copies(copies))
+    }
+
+    pub(crate) fn section_identities(&self) -> impl Iterator<Item = &SectionIdentity> {
         self.segment.identity.sections.iter().filter(|section| section.buffer == self.index)
     }
 
     fn named_sections(&self) -> impl Iterator<Item = &SectionIdentity> {
-        self.sections().filter(|section| !section.name.is_empty())
+        self.section_identities().filter(|section| !section.name.is_empty())
     }
 
     /// Returns the offset of the first byte behind all sections that have a name: the program fills

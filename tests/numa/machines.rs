@@ -2,7 +2,7 @@
 //! these machines rather than boot their own.
 
 use crate::machine::NumaMachine;
-use crate::{binding, layout, memory, placement, topology};
+use crate::{binding, copies, layout, memory, placement, topology};
 
 #[test]
 fn two_nodes() {
@@ -11,6 +11,8 @@ fn two_nodes() {
     checks.extend(topology::check());
     checks.extend([binding::check(), placement::pages_check(), placement::full_nodes_check()]);
     checks.extend(placement::jobs());
+    checks.extend(copies::checks());
+    checks.extend(copies::two_node_checks());
     machine.run(&checks);
 }
 
@@ -29,6 +31,7 @@ fn four_nodes() {
     let mut checks = vec![layout::check(&machine)];
     checks.extend(topology::check());
     checks.extend([memory::check(), placement::pages_check(), placement::full_nodes_check()]);
+    checks.extend(copies::checks());
     machine.run(&checks);
 }
 

@@ -3,6 +3,7 @@
 //! other.
 
 mod binding;
+mod copies;
 mod layout;
 mod machine;
 mod machines;

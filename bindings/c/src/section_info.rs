@@ -48,7 +48,7 @@ impl OwnedSection {
     /// Returns the sections of a buffer, from its beginning on.
     pub fn all(buffer: &HostBuffer) -> Vec<OwnedSection> {
         let start = buffer.as_ptr().as_ptr() as usize;
-        buffer.sections().map(|section| OwnedSection::new(start, section)).collect()
+        buffer.sections().map(|section| OwnedSection::new(start, &section)).collect()
     }
 
     fn new(start: usize, section: &SectionIdentity) -> OwnedSection {

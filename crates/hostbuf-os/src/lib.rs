@@ -21,6 +21,7 @@ pub mod memory;
 pub mod mempolicy;
 mod node_id;
 pub mod node_memory;
+pub mod non_temporal;
 pub mod per_process;
 pub mod poison;
 pub mod printable;

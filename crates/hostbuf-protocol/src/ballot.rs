@@ -199,7 +199,7 @@ impl Holds {
         // SAFETY: the whole range is a hold of this process, and every part is inside it
         // (is_valid).
         let over = |part: Part, protection, fd, flags| unsafe {
-            raw::map_over(at(part), part.length as usize, protection, fd, flags)
+            raw::map_over(at(part), part.length as usize, protection, fd, 0, flags)
         };
         let mut result = over(range.identity, raw::PROT_READ, *identity, raw::MAP_PRIVATE)
             .and_then(|()| over(range.control, rw, *control, raw::MAP_SHARED));

@@ -180,12 +180,14 @@ pub unsafe fn map_over(
     length: usize,
     protection: usize,
     fd: i32,
+    offset: u64,
     flags: usize,
 ) -> Result<(), Errno> {
     let flags = flags | MAP_FIXED;
     // SAFETY: by the contract of this function, MAP_FIXED replaces only mappings of the caller.
-    let got =
-        checked(unsafe { syscall(number::MMAP, [address, length, protection, flags, fd as usize, 0]) })?;
+    let got = checked(unsafe {
+        syscall(number::MMAP, [address, length, protection, flags, fd as usize, offset as usize])
+    })?;
     if got == address { Ok(()) } else { Err(Errno::EXIST) }
 }
 

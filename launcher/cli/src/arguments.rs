@@ -14,8 +14,9 @@ use hostbuf::register::{DeviceList, DeviceName};
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct PlacementArguments {
     /// Place the pages on NUMA nodes: 0 (on node 0), 0,1 (on node 0 until it is full, then on node
-    /// 1), or interleave[:NODES[/WEIGHTS]] (page by page over all nodes with memory, or over NODES;
-    /// interleave:0,1/3,1 places three pages on node 0, then one on node 1, and so on)
+    /// 1), interleave[:NODES[/WEIGHTS]] (page by page over all nodes with memory, or over NODES;
+    /// interleave:0,1/3,1 places three pages on node 0, then one on node 1, and so on), or copies
+    /// (a copy on each node, made when the program freezes the buffer)
     #[arg(long, value_name = "NODES", hide_possible_values = true, value_parser = PlacementParser)]
     pub(crate) numa: Option<Placement>,
     /// Add a section, a part of the buffer with NUMA nodes of its own: name=grid,size=4G,numa=0;
@@ -25,7 +26,7 @@ pub(crate) struct PlacementArguments {
     pub(crate) section: Vec<SectionArgument>,
 }
 
-/// The parser of `--numa`. Completions offer two of its values, which suit every host.
+/// The parser of `--numa`. Completions offer those of its values that suit every host.
 #[derive(Clone, Debug)]
 struct PlacementParser;
 
@@ -42,7 +43,7 @@ impl TypedValueParser for PlacementParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(["interleave", "0"].into_iter().map(PossibleValue::new)))
+        Some(Box::new(["interleave", "copies", "0"].into_iter().map(PossibleValue::new)))
     }
 }
 

@@ -428,8 +428,9 @@ def allocate(
         dump: include the contents in core files.
         numa: the NUMA nodes of the pages: one node (``0`` or ``"0"``); several nodes (``"0,2-3"``),
             each of which is used when the memory of those before it is used up; or nodes in turn
-            (``"interleave"``, ``"interleave:0,1"``, with weights ``"interleave:0,1/3,1"``). By
-            default each page is on the node of the thread that allocates it.
+            (``"interleave"``, ``"interleave:0,1"``, with weights ``"interleave:0,1/3,1"``), or a
+            copy on each node after :meth:`Buffer.freeze` (``"copies"``). By default each page is on
+            the node of the thread that allocates it.
         sections: named parts of the buffer, from its beginning on, each on whole pages and at the
             same address on every host: a size, or a :class:`Section`, which may have NUMA nodes of
             its own. A tuple ``(size, numa)`` is a :class:`Section`, too.

@@ -67,6 +67,16 @@ impl HostNodes {
         cores.filter(|cores| cores.count() > 0).unwrap_or(*allowed)
     }
 
+    /// Returns the nodes with memory that have some of `cores`, with the number of these on each:
+    /// most of them first.
+    #[must_use]
+    pub fn with_cores_of(&self, cores: &Cores) -> Vec<(NodeId, usize)> {
+        let count = |(node, all): &(NodeId, Cores)| (*node, all.intersection(cores).count());
+        let mut found: Vec<_> = self.nodes.iter().map(count).filter(|(_, count)| *count > 0).collect();
+        found.sort_by_key(|&(node, count)| (std::cmp::Reverse(count), node));
+        found
+    }
+
     /// Returns whether all memory is on one node, so that the free memory of the host is that of
     /// the node. Some virtual machines get their memory when it is used, and count only for the
     /// host what they will get. Memory of a GPU counts for the host, too.
@@ -79,7 +89,7 @@ impl HostNodes {
     pub fn space(&self) -> NodeSpace {
         let allowed = mempolicy::allowed_nodes();
         let of_host = || memory::meminfo("MemAvailable");
-        let memory = |&(node, _): &(NodeId, Cores)| {
+        let memory = |&(node, cores): &(NodeId, Cores)| {
             let of_node = || node_memory::available(node);
             let available =
                 if self.has_one_memory() { of_host().or_else(of_node) } else { of_node().or_else(of_host) };
@@ -87,6 +97,7 @@ impl HostNodes {
                 huge_2m: node_memory::free_in_pool(node, 2 << 20),
                 huge_1g: node_memory::free_in_pool(node, 1 << 30),
                 allowed: allowed.as_ref().is_none_or(|allowed| allowed.contains(&node)),
+                has_cores: cores.count() > 0,
                 ..NodeMemory::new(node, crate::space::net_of_overhead(available.unwrap_or(0)))
             }
         };
@@ -132,6 +143,8 @@ mod tests {
             HostNodes::new(vec![(NodeId(0), of(&[0, 1])), (NodeId(1), of(&[2, 3])), (NodeId(2), of(&[]))]);
         assert_eq!(nodes.cores(NodeId(0), &of(&[1, 2])), of(&[1]));
         assert_eq!(nodes.cores(NodeId(1), &of(&[])), of(&[2, 3]));
+        assert_eq!(nodes.with_cores_of(&of(&[0, 2, 3, 9])), [(NodeId(1), 2), (NodeId(0), 1)]);
+        assert_eq!(nodes.with_cores_of(&of(&[9])), []);
         // No core of these nodes may be used.
         assert_eq!(nodes.cores(NodeId(1), &of(&[0])), of(&[0]));
         assert_eq!(nodes.cores(NodeId(2), &of(&[0, 3])), of(&[0, 3]));

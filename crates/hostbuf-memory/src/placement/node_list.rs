@@ -45,10 +45,12 @@ fn not_nodes(text: &str, part: &str) -> String {
         " (weights belong to interleave:0,1/3,1)"
     } else if part.to_ascii_lowercase().starts_with("int") {
         " (did you mean interleave?)"
+    } else if part.to_ascii_lowercase().starts_with("cop") {
+        " (did you mean copies?)"
     } else {
         ""
     };
-    format!("expected NUMA nodes such as 0 or 0,2-3, or interleave{found}{hint}")
+    format!("expected NUMA nodes such as 0 or 0,2-3, interleave or copies{found}{hint}")
 }
 
 /// Parses a number of digits alone: `from_str` of the standard library also takes a sign.

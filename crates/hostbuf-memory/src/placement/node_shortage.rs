@@ -26,6 +26,7 @@ impl NodeShortage<'_> {
     fn largest(&self) -> u64 {
         match self.pattern {
             NodePattern::Blocks(_) => self.free.iter().map(|(_, free)| free).sum(),
+            NodePattern::Copies(_) => self.free.iter().map(|(_, free)| *free).min().unwrap_or(0),
             NodePattern::Turn(runs) => {
                 let turns = runs.iter().map(|&(node, weight)| self.free_on(node) / weight).min().unwrap_or(0);
                 let whole: u64 = runs.iter().map(|(_, weight)| turns * weight).sum();
@@ -44,8 +45,10 @@ impl NodeShortage<'_> {
 
     /// Returns the nodes that limit the size.
     fn limiting(&self) -> Vec<NodeId> {
-        let NodePattern::Turn(runs) = self.pattern else {
-            return self.free.iter().map(|(node, _)| *node).collect();
+        let runs = match self.pattern {
+            NodePattern::Blocks(_) => return self.free.iter().map(|(node, _)| *node).collect(),
+            NodePattern::Copies(_) => return self.lacking().into_iter().map(|(node, _)| node).collect(),
+            NodePattern::Turn(runs) => runs,
         };
         // One page more would be on this node.
         let next = self.largest();
@@ -66,8 +69,8 @@ impl NodeShortage<'_> {
                 let last = self.free.last().map(|(node, _)| (*node, self.count - self.largest()));
                 last.into_iter().collect()
             }
-            NodePattern::Turn(_) => {
-                let needs = self.pattern.counts(self.count).into_iter();
+            NodePattern::Turn(_) | NodePattern::Copies(_) => {
+                let needs = self.pattern.needs(self.count).into_iter();
                 let lack = needs.map(|(node, count)| (node, count.saturating_sub(self.free_on(node))));
                 lack.filter(|(_, pages)| *pages > 0).collect()
             }

@@ -23,13 +23,15 @@ pub struct NodeMemory {
     pub huge_1g: u64,
     /// True if the cpuset of this process contains the node.
     pub allowed: bool,
+    /// True if the node has cores.
+    pub has_cores: bool,
 }
 
 impl NodeMemory {
     /// Describes a node with `ordinary` bytes for ordinary pages, without pools.
     #[must_use]
     pub fn new(node: NodeId, ordinary: u64) -> NodeMemory {
-        NodeMemory { node, ordinary, huge_2m: 0, huge_1g: 0, allowed: true }
+        NodeMemory { node, ordinary, huge_2m: 0, huge_1g: 0, allowed: true, has_cores: true }
     }
 
     /// Returns the free bytes for this kind of pages.
@@ -97,12 +99,13 @@ impl NodeSpace {
             Placement::Node(node) => NodePattern::Blocks(vec![(*node, count)]),
             Placement::Nodes(nodes) => NodePattern::Blocks(self.blocks(nodes, count, pages)),
             Placement::Interleave(interleave) => NodePattern::Turn(interleave.turn(&self.usable())),
+            Placement::Copies => NodePattern::Copies(self.with_cores()),
         };
-        let needs = pattern.counts(count);
+        let needs = pattern.needs(count);
         let is_short = |&(node, count): &(NodeId, u64)| count * pages.size() > self.free_on(node, pages);
         if needs.iter().any(is_short) {
             let of_placement: Vec<NodeId> = match placement {
-                Placement::Interleave(_) => needs.iter().map(|(node, _)| *node).collect(),
+                Placement::Interleave(_) | Placement::Copies => needs.iter().map(|(node, _)| *node).collect(),
                 other => other.nodes().to_vec(),
             };
             let free = |node: NodeId| (node, self.free_on(node, pages) / pages.size());
@@ -175,6 +178,7 @@ impl NodeSpace {
     fn check(&self, placement: &Placement) -> Result<()> {
         let all = match placement {
             Placement::Interleave(interleave) if interleave.nodes().is_empty() => &self.usable()[..],
+            Placement::Copies => &self.with_cores()[..],
             other => other.nodes(),
         };
         let twice = all.iter().enumerate().find(|(i, node)| all[..*i].contains(node));
@@ -226,6 +230,13 @@ impl NodeSpace {
     /// Returns the nodes from which this process may take memory.
     fn usable(&self) -> Vec<NodeId> {
         self.nodes.iter().filter(|n| n.allowed).map(|n| n.node).collect()
+    }
+
+    /// Returns those of the usable nodes that have cores, or all of them if none has any.
+    fn with_cores(&self) -> Vec<NodeId> {
+        let has_cores = |node: &NodeId| self.nodes.iter().any(|n| n.node == *node && n.has_cores);
+        let (with, without): (Vec<NodeId>, Vec<NodeId>) = self.usable().into_iter().partition(has_cores);
+        if with.is_empty() { without } else { with }
     }
 
     /// Returns the free bytes of a node, 0 for one that this host does not have.
@@ -281,6 +292,25 @@ mod tests {
     #[test]
     fn interleaving_without_nodes_uses_those_of_the_cpuset() {
         assert_eq!(plan(&mut space(), "interleave", 8, Pages::Small).unwrap(), [(0, 4), (1, 4)]);
+    }
+
+    /// Only the nodes with cores get copies, and each must have the memory.
+    #[test]
+    fn copies_take_the_memory_of_each_node_with_cores() {
+        let mut space = space();
+        space.nodes.push(NodeMemory { has_cores: false, ..NodeMemory::new(NodeId(4), 2 * MIB) });
+        let mut plan = |mib| space.plan("", &Placement::Copies, mib * MIB, Pages::Small);
+        assert_eq!(plan(12).unwrap(), NodePattern::Copies(vec![NodeId(0), NodeId(1)]));
+        let error = plan(10).unwrap_err().to_string();
+        for words in [
+            "10 MiB requested, 8 MiB available",
+            "the free memory of node 1 for the placement copies",
+            "(free beside 24 MiB with other placements: node 0 88 MiB, node 1 8 MiB, node 4 2 MiB)",
+            "end other programs on node 1",
+        ] {
+            assert!(error.contains(words), "{words}: {error}");
+        }
+        assert_eq!(plan(8).unwrap().counts(2048), [(NodeId(0), 2048)]);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(crate) enum NodePattern {
     Blocks(Vec<(NodeId, u64)>),
     /// A turn of nodes with the number of consecutive pages on each, repeated.
     Turn(Vec<(NodeId, u64)>),
+    /// All pages on the first of these nodes, and memory for a copy of them on each of the others.
+    Copies(Vec<NodeId>),
 }
 
 impl NodePattern {
@@ -31,6 +33,7 @@ impl NodePattern {
             NodePattern::Blocks(runs) => (runs, 0),
             // All pages are on the one node.
             NodePattern::Turn(runs) if runs.len() == 1 => return (runs[0].0, u64::MAX),
+            NodePattern::Copies(nodes) => return (nodes[0], u64::MAX),
             NodePattern::Turn(runs) => {
                 let turn: u64 = runs.iter().map(|(_, pages)| pages).sum();
                 (runs, page / turn * turn)
@@ -61,6 +64,15 @@ impl NodePattern {
                 };
                 runs.iter().map(&mut count).collect()
             }
+            NodePattern::Copies(nodes) => vec![(nodes[0], pages)],
+        }
+    }
+
+    /// Returns the number of pages that each node must have free, those of the copies included.
+    pub(crate) fn needs(&self, pages: u64) -> Vec<(NodeId, u64)> {
+        match self {
+            NodePattern::Copies(nodes) => nodes.iter().map(|&node| (node, pages)).collect(),
+            other => other.counts(pages),
         }
     }
 }
@@ -74,6 +86,15 @@ impl PlannedRange {
     #[must_use]
     pub fn is_placed(&self) -> bool {
         self.pattern.is_some()
+    }
+
+    /// Returns the nodes on which copies of the range will be made, besides the node of its pages.
+    #[must_use]
+    pub fn nodes_of_copies(&self) -> &[NodeId] {
+        match &self.pattern {
+            Some(NodePattern::Copies(nodes)) => &nodes[1..],
+            _ => &[],
+        }
     }
 
     /// Returns the offset of the end of the range.
@@ -189,7 +210,10 @@ mod tests {
             (runs.iter().map(|(_, pages)| pages).sum::<u64>(), Some(NodePattern::Blocks(runs)))
         });
         let turn = (1u64..40, runs).prop_map(|(pages, runs)| (pages, Some(NodePattern::Turn(runs))));
-        prop_oneof![blocks, turn, (1u64..10).prop_map(|pages| (pages, None))]
+        let copies = (1u64..10, 1u32..4).prop_map(|(pages, nodes)| {
+            (pages, Some(NodePattern::Copies((2..2 + nodes).map(NodeId).collect())))
+        });
+        prop_oneof![blocks, turn, copies, (1u64..10).prop_map(|pages| (pages, None))]
     }
 
     fn plans() -> impl Strategy<Value = FilePlan> {
@@ -206,7 +230,9 @@ mod tests {
 
     /// Returns the node of a page by walking through the pattern page by page.
     fn node_of(pattern: &NodePattern, page: u64) -> NodeId {
-        let (NodePattern::Blocks(runs) | NodePattern::Turn(runs)) = pattern;
+        let (NodePattern::Blocks(runs) | NodePattern::Turn(runs)) = pattern else {
+            return pattern.counts(1)[0].0;
+        };
         let pages = runs.iter().flat_map(|(node, pages)| std::iter::repeat_n(*node, *pages as usize));
         pages.collect::<Vec<_>>().into_iter().cycle().nth(page as usize).unwrap()
     }

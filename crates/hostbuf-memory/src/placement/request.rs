@@ -20,16 +20,20 @@ pub enum Placement {
     Nodes(Vec<NodeId>),
     /// Pages on nodes in turn.
     Interleave(Interleave),
+    /// A copy of the pages on each node that has cores, made when the buffer is frozen. Until then
+    /// there is one memory, on the first of these nodes.
+    Copies,
 }
 
 impl Placement {
-    /// Returns the nodes that the placement names, none if it means all nodes.
+    /// Returns the nodes that the placement names, none if it means all nodes, or all with cores.
     #[must_use]
     pub fn nodes(&self) -> &[NodeId] {
         match self {
             Placement::Node(node) => std::slice::from_ref(node),
             Placement::Nodes(nodes) => nodes,
             Placement::Interleave(interleave) => interleave.nodes(),
+            Placement::Copies => &[],
         }
     }
 
@@ -38,6 +42,10 @@ impl Placement {
     /// # Errors
     /// The reason alone: the caller states the text and the option that it belongs to.
     pub fn from_text(text: &str) -> Result<Placement, String> {
+        if let Some(rest) = text.strip_prefix("copies") {
+            let why = "expected copies alone: each node with cores gets one";
+            return if rest.is_empty() { Ok(Placement::Copies) } else { Err(why.to_owned()) };
+        }
         match text.strip_prefix("interleave") {
             Some(rest) => rest.parse().map(Placement::Interleave),
             None => node_list::parse(text).map(|nodes| match nodes[..] {
@@ -48,7 +56,7 @@ impl Placement {
     }
 }
 
-/// Parses `0`, `0,1`, `interleave`, `interleave:0,1` or `interleave:0,1/3,1`.
+/// Parses `0`, `0,1`, `interleave`, `interleave:0,1`, `interleave:0,1/3,1` or `copies`.
 impl FromStr for Placement {
     type Err = Error;
 
@@ -65,6 +73,7 @@ impl fmt::Display for Placement {
             Placement::Node(node) => node.fmt(f),
             Placement::Nodes(nodes) => node_list::format(nodes, f),
             Placement::Interleave(interleave) => write!(f, "interleave{interleave}"),
+            Placement::Copies => f.write_str("copies"),
         }
     }
 }
@@ -75,7 +84,8 @@ mod tests {
 
     #[test]
     fn placements_parse_from_their_own_output() {
-        for text in ["0", "0,1", "3,0-2", "interleave", "interleave:1", "interleave:0,1/3,1", "63"] {
+        for text in ["0", "0,1", "3,0-2", "interleave", "interleave:1", "interleave:0,1/3,1", "63", "copies"]
+        {
             assert_eq!(text.parse::<Placement>().unwrap().to_string(), text);
         }
         assert_eq!("0-1".parse::<Placement>().unwrap().to_string(), "0,1");
@@ -94,9 +104,11 @@ mod tests {
             ("99999999999", "at most 4294967295"),
             ("1-99999999999", "at most 4294967295"),
             ("0, 1", "found \" 1\" (without spaces)"),
-            ("Interleave:0", "or interleave (did you mean interleave?)"),
+            ("Interleave:0", "interleave or copies (did you mean interleave?)"),
             ("intrleave", "(did you mean interleave?)"),
-            ("all", "or interleave"),
+            ("all", "interleave or copies"),
+            ("copies:0", "expected copies alone"),
+            ("copy", "(did you mean copies?)"),
             ("0/2", "weights belong to interleave"),
             ("interleaved", "expected interleave"),
             ("interleave:", "expected NUMA nodes"),

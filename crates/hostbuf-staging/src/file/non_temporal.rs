@@ -1,9 +1,9 @@
 //! Reads into memory that is not accessed soon.
 
-#![allow(unsafe_code, reason = "non-temporal stores are intrinsics")]
-
 use std::cell::RefCell;
 use std::io;
+
+use hostbuf_os::non_temporal::{copy, fence};
 
 /// The bytes that the kernel copies at a time, which stay in the cache of the core.
 const BLOCK: usize = 128 << 10;
@@ -53,38 +53,6 @@ pub(super) fn read_at(
         fence();
         Ok(done)
     })
-}
-
-/// Copies bytes by non-temporal stores. Other threads see them after a [`fence`].
-#[cfg(target_arch = "x86_64")]
-fn copy(into: &mut [u8], from: &[u8]) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-
-    assert_eq!(into.len(), from.len());
-    // SAFETY: any bytes are valid vectors and valid bytes.
-    let (before, vectors, after) = unsafe { into.align_to_mut::<__m128i>() };
-    let (first, rest) = from.split_at(before.len());
-    before.copy_from_slice(first);
-    let (middle, last) = rest.split_at(size_of_val(vectors));
-    for (place, bytes) in vectors.iter_mut().zip(middle.chunks_exact(size_of::<__m128i>())) {
-        // SAFETY: both are as long as a vector, and the destination is aligned.
-        unsafe { _mm_stream_si128(place, _mm_loadu_si128(bytes.as_ptr().cast())) };
-    }
-    after.copy_from_slice(last);
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn copy(into: &mut [u8], from: &[u8]) {
-    into.copy_from_slice(from);
-}
-
-/// Orders non-temporal stores before all later ones.
-fn fence() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every processor of this architecture has the instruction.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -118,7 +118,7 @@ mod tests {
         for (option, offered) in [
             ("--pages)", "\"auto 4k thp 2m 1g\""),
             ("--launcher)", "\"auto local openmpi"),
-            ("--numa)", "\"interleave 0\""),
+            ("--numa)", "\"interleave copies 0\""),
         ] {
             let lines: Vec<&str> = run.split(option).nth(1).expect("run has it").lines().take(3).collect();
             assert!(lines.iter().any(|line| line.contains(offered)), "{option}: {lines:?}");

@@ -279,7 +279,7 @@ fn buffers(number: u128, processes: &[&Process], snapshot: Option<&Snapshot>) ->
     for process in processes {
         let areas = process.areas.iter().map(|a| (&a.name, a.file));
         for (name, file) in areas.chain(process.held.iter().map(|h| (&h.name, h.file))) {
-            if name.job == number && is_buffer(name) {
+            if name.job == number && is_buffer(name) && !name.is_copy {
                 files.insert(file, name.what.clone());
             }
         }
@@ -300,9 +300,15 @@ fn buffers(number: u128, processes: &[&Process], snapshot: Option<&Snapshot>) ->
 }
 
 fn buffer(name: String, file: FileId, processes: &[&Process], known: Option<(usize, &Snapshot)>) -> Buffer {
+    // Copies on NUMA nodes take memory as well, and are mapped over the buffer.
+    let is_copy = |area: &Area| {
+        known.is_some_and(|(_, s)| {
+            area.name.is_copy && area.name.job == s.identity.job && area.name.what == name
+        })
+    };
     let areas: Vec<(i32, Area)> = processes
         .iter()
-        .flat_map(|p| p.areas.iter().filter(|a| a.file == file).map(|a| (p.pid, a.clone())))
+        .flat_map(|p| p.areas.iter().filter(|a| a.file == file || is_copy(a)).map(|a| (p.pid, a.clone())))
         .collect();
     let held: Vec<_> = processes.iter().flat_map(|p| p.held.iter().filter(|h| h.file == file)).collect();
     let seen = areas.iter().map(|(_, a)| a.end - a.start + a.offset).max().unwrap_or(0);
@@ -380,7 +386,7 @@ mod tests {
 
     fn process(pid: i32, parent: i32, areas: Vec<Area>, held: &[u64]) -> Process {
         let held = held.iter().map(|&inode| OpenFile {
-            name: FileName { job: JOB, what: "index".into() },
+            name: FileName { job: JOB, what: "index".into(), is_copy: false },
             file: FileId { device: (0, 1), inode },
             path: "/nowhere".into(),
             taken: 4 << 20,

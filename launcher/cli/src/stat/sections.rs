@@ -80,7 +80,7 @@ mod tests {
         let mut identity = Identity::new(1);
         identity.address = 1 << 40;
         identity.buffers = vec![hostbuf::segment::BufferIdentity::new("default", hostbuf::Pages::Small)];
-        identity.sections = buffer.sections().cloned().collect();
+        identity.sections = buffer.sections().collect();
         let rows: Vec<String> = rows(&identity).into_iter().map(|row| row.join("|")).collect();
         assert_eq!(rows[1], "grid|default|0x10000000000|8 KiB|0|0|8 KiB|8 KiB");
         assert_eq!(rows[2], "halo|default|0x10000002000|4 KiB|-|any|-|-");

@@ -1,0 +1,166 @@
+//! Copies of the sections of a frozen buffer on the NUMA nodes of the ranks that read them
+//! (`numa=copies`), at the same address.
+
+#![allow(unsafe_code, reason = "replaces the mapping of a section by that of its copy")]
+
+mod copy_file;
+mod core_threads;
+pub(crate) mod rank_node;
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use tracing::{info_span, warn};
+
+use crate::agree::handover::Handover;
+use crate::error::{Error, Result};
+use crate::job::{Collective, Hosts, Reduce, all_or_none, cores_of, random_number};
+use crate::proof::Proof;
+use crate::segment::handle::HostBuffer;
+use crate::segment::{COPIES_NAME, SectionIdentity, file_name};
+
+use copy_file::CopyFile;
+use hostbuf_memory::placement::HostNodes;
+use hostbuf_os::cores::Cores;
+use hostbuf_os::{NodeId, process};
+pub use rank_node::RankNode;
+use rank_node::ReadNode;
+
+impl HostBuffer {
+    /// Makes the copies of the sections with [`Placement::Copies`](crate::Placement::Copies) of the
+    /// frozen buffer, one on each node that has cores of a rank of `group`, and maps that of its
+    /// node in every rank. Returns the node of each rank, none if there are no such sections.
+    /// Collective.
+    ///
+    /// # Errors
+    /// On all ranks: [`Error::Freeze`] if there are no copies. All ranks read the one memory then.
+    pub(crate) fn copy_to_nodes(
+        &self,
+        group: &dyn Collective,
+        hosts: &Hosts,
+        proof: &Proof,
+    ) -> Result<Vec<RankNode>> {
+        let sections: Vec<_> = self.section_identities().filter(|section| section.has_copies()).collect();
+        let Some(nodes) = sections.first().map(|section| nodes(section)) else { return Ok(Vec::new()) };
+        let known = self.segment.read_nodes[self.index].get().copied();
+        let mut all_known = [u64::from(known.is_some())];
+        group.all_reduce(&mut all_known, Reduce::Min)?;
+        if let (1, Some(own)) = (all_known[0], known) {
+            return own.gather(group, hosts);
+        }
+        let _span = info_span!("copy", buffer = %self.name(), nodes = nodes.len()).entered();
+        all_or_none(group, self.may_copy(proof))?;
+        let host = HostNodes::of_this_host();
+        let own = ReadNode::select(&host, &Cores::own(), &nodes);
+        let ranks = own.gather(group, hosts)?;
+        let readers = hosts.local.split(own.node.0 as usize)?;
+        let cores = cores_of(&*readers)?;
+        // The names of sockets are those of a host, and a host has one leader for each node.
+        let number = random_number(group)?.wrapping_add(u128::from(own.node.0));
+        let is_home = own.node == nodes[0];
+        let handover = if is_home { Ok(None) } else { Handover::open(&*readers, number).map(Some) };
+        let handover = all_or_none(group, handover.map_err(|error| self.without_copies(&error)))?;
+        let files = match handover {
+            None => Ok(Vec::new()),
+            Some(handover) => handover.lead_files(group, || {
+                let file = CopyFile {
+                    name: file_name(
+                        self.segment.identity.job,
+                        &format!("{COPIES_NAME}{}/{}", self.name(), own.node),
+                    ),
+                    part: format!("the copies of buffer \"{}\"", self.name()),
+                    sources: sections.iter().map(|section| self.frozen_bytes(section)).collect(),
+                    pages: self.pages(),
+                    node: own.node,
+                    cores: host.cores(own.node, &cores),
+                    host: &host,
+                };
+                Ok(vec![file.make()?])
+            }),
+        };
+        let files = all_or_none(group, files.map_err(|error| self.without_copies(&error)))?;
+        let mapped = self.map_copies(&sections, &files).map_err(|error| self.without_copies(&error));
+        if let Err(error) = all_or_none(group, mapped) {
+            self.remap_read_only()?;
+            return Err(error);
+        }
+        if readers.rank() == 0
+            && let Some(place) = nodes.iter().position(|node| *node == own.node)
+        {
+            self.control().add_node_copy(self.index, place)?;
+        }
+        if hosts.leads() {
+            self.name_remote_readers(&ranks, hosts);
+        }
+        let _ = self.segment.read_nodes[self.index].set(own);
+        Ok(ranks)
+    }
+
+    /// Returns whether this process has mapped copies of the buffer, or is on the node of the memory
+    /// of which the others have copies.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.segment.read_nodes[self.index].get().is_some()
+    }
+
+    /// Checks that the kernel has sealed the buffer: later writes would change the one memory, and
+    /// not its copies.
+    fn may_copy(&self, proof: &Proof) -> Result<()> {
+        match proof {
+            Proof::Sealed => Ok(()),
+            Proof::Weaker { why } => Err(self.without_copies(&format_args!(
+                "only memory that the kernel has sealed is copied, and {why}. End the other use of the buffer, and freeze it again"
+            ))),
+        }
+    }
+
+    /// Makes the error of a frozen buffer that has no copies.
+    fn without_copies(&self, why: &dyn std::fmt::Display) -> Error {
+        let (name, host) = (self.name(), process::host_name());
+        Error::Freeze {
+            why: format!(
+                "buffer \"{name}\" on {host} is frozen, but it has no copies on its NUMA nodes, and all ranks read the one memory: {why}"
+            ),
+        }
+    }
+
+    /// Returns the bytes of a section of the sealed buffer.
+    fn frozen_bytes(&self, section: &SectionIdentity) -> &[u8] {
+        let start = self.as_ptr().as_ptr().wrapping_add(section.offset as usize);
+        // SAFETY: inside the buffer, which is mapped as long as self lives, and sealed against
+        // writes.
+        unsafe { std::slice::from_raw_parts(start, section.length as usize) }
+    }
+
+    /// Maps the copies over the sections. Without files this rank keeps the one memory.
+    fn map_copies(&self, sections: &[&SectionIdentity], files: &[OwnedFd]) -> Result<()> {
+        let Some(file) = files.first() else { return Ok(()) };
+        let mut from = 0;
+        for section in sections {
+            let at = self.as_ptr().as_ptr() as usize + section.offset as usize;
+            // SAFETY: the copy has the same bytes, which was verified, and as no process writes to
+            // either file, references remain valid.
+            unsafe { self.map_read_only(at, section.length as usize, file.as_raw_fd(), from) }?;
+            from += section.length;
+        }
+        Ok(())
+    }
+
+    /// Logs the ranks of this host that read from another node than that of all their cores.
+    fn name_remote_readers(&self, ranks: &[RankNode], hosts: &Hosts) {
+        let remote = ranks.iter().filter(|rank| rank.host == hosts.index && !rank.is_local);
+        let each: Vec<String> =
+            remote.map(|rank| format!("rank {} from node {}", rank.rank, rank.node)).collect();
+        if !each.is_empty() {
+            warn!(
+                buffer = %self.name(),
+                "ranks may run on cores of other nodes than that of the copy that they read ({}): bind each rank to the cores of one node, \
+                 as by --bind node",
+                each.join(", ")
+            );
+        }
+    }
+}
+
+/// Returns the nodes that get copies of a section. The first one is that of the one memory.
+fn nodes(section: &SectionIdentity) -> Vec<NodeId> {
+    section.nodes.iter().map(|on| on.node).collect()
+}

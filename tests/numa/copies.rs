@@ -1,0 +1,113 @@
+//! The copies that frozen sections with `numa=copies` get on each node. The checks of the copies
+//! are in tests/programs/src/bin/numa_copies.
+
+use hostbuf_tests::{CommandOutput, hostbuf, program};
+
+use crate::machine::{GuestCheck, all_ok, command_line};
+
+/// The checks in one job with four bound ranks.
+const CHECKS: [&str; 6] =
+    ["pages", "device-writes", "full-node", "short-pool", "forked-writer", "wrong-checksum"];
+
+/// The options of a buffer of the launcher with the sections that the program expects.
+const SECTIONS: &str =
+    "--numa copies --pages thp --size 14M --section name=grid,size=4M --section name=halo,size=2M,numa=0";
+
+/// Returns the command line of a job of four ranks that run the program with these checks. It must
+/// leave nothing on the host.
+fn job(options: &str, checks: &[&str]) -> String {
+    let watched = command_line("leaves_nothing", &[]);
+    let (hostbuf, program) = (hostbuf(), program("numa_copies"));
+    let (hostbuf, program) = (hostbuf.display(), program.display());
+    let checks = checks.join(" ");
+    format!(
+        "export HOSTBUF='{hostbuf}'; {watched} '{hostbuf}' run -q --launcher local -n 4 {options} -- '{program}' {checks}"
+    )
+}
+
+/// Returns the checks, for machines with at least eight huge pages on each node.
+pub fn checks() -> Vec<GuestCheck> {
+    vec![
+        GuestCheck {
+            name: "copies",
+            command: job("--bind node --size 1M", &CHECKS),
+            check: |output| all_ok(output, &CHECKS),
+        },
+        GuestCheck {
+            name: "copies-of-a-launched-buffer",
+            command: job(&format!("--bind node {SECTIONS}"), &["launched"]),
+            check: |output| all_ok(output, &["launched"]),
+        },
+        GuestCheck {
+            name: "copies-of-unbound-ranks",
+            command: job("--size 1M", &["unbound"]),
+            check: |output| {
+                let remote = "rank 0 from node 0, rank 1 from node 0, rank 2 from node 0, rank 3 from node 0";
+                contains(output, 0, &["ok unbound", remote, "--bind node"])
+            },
+        },
+        GuestCheck {
+            name: "copies-of-a-killed-rank",
+            command: job("--bind node --size 1M", &["killed"]),
+            check: |output| contains(output, 137, &["survivor: "]),
+        },
+    ]
+}
+
+/// Returns the checks of the machine with two nodes.
+pub fn two_node_checks() -> Vec<GuestCheck> {
+    let limits = command_line("numa_limits", &["full".into(), "1".into(), "40".into(), "--".into()]);
+    let full = command_line("leaves_nothing", &[limits]);
+    vec![
+        GuestCheck {
+            name: "copies-in-the-report",
+            command: job(&format!("--bind node {SECTIONS}"), &["stat"]),
+            check: is_in_the_report,
+        },
+        GuestCheck {
+            name: "copies-of-a-full-node",
+            command: format!(
+                "{full} '{}' run --launcher local -n 2 --size 64M --numa copies -- echo ran",
+                hostbuf().display()
+            ),
+            check: |output| {
+                contains(
+                    output,
+                    83,
+                    &[
+                        "64 MiB requested",
+                        "the free memory of node 1 for the placement copies",
+                        "request at most ",
+                    ],
+                )
+            },
+        },
+    ]
+}
+
+/// Requires an output with these words and without a line of `leaves_nothing`.
+fn contains(output: &CommandOutput, status: i32, words: &[&str]) -> Result<(), String> {
+    let missing = words.iter().find(|word| !output.stdout.contains(*word));
+    let left = output.stdout.lines().any(|line| line.starts_with("left: ") || line == "ran");
+    if output.status == status && missing.is_none() && !left {
+        Ok(())
+    } else {
+        Err(format!("status {}, {missing:?} is missing: {}", output.status, output.stdout))
+    }
+}
+
+/// Requires a report with the copies of the section `grid`, and without those of `halo`.
+fn is_in_the_report(output: &CommandOutput) -> Result<(), String> {
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let rows: Vec<Vec<String>> = output.stdout.lines().map(words).collect();
+    let ends = |at: usize, cells: &[&str]| {
+        rows.get(at)
+            .is_some_and(|row| row.ends_with(&cells.iter().map(ToString::to_string).collect::<Vec<_>>()))
+    };
+    let find = |name: &str| rows.iter().position(|row| row.first().is_some_and(|first| first == name));
+    let (grid, halo) = (find("grid").unwrap_or(rows.len()), find("halo").unwrap_or(rows.len()));
+    let well = ends(grid, &["4", "MiB", "copies", "0", "4", "MiB", "4", "MiB"])
+        && ends(grid + 1, &["1", "4", "MiB", "4", "MiB"])
+        && ends(halo, &["2", "MiB", "0", "0", "2", "MiB", "2", "MiB"]);
+    if well && output.status == 0 { Ok(()) } else { Err(output.stdout.clone()) }
+}

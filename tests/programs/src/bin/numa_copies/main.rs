@@ -1,0 +1,57 @@
+//! A rank of a job on a machine of `scripts/numa-vm`: checks the copies that sections with
+//! `numa=copies` get on each node. Rank 0 prints one line for each check.
+//!
+//!   numa_copies CHECK...
+//!
+//! All checks but "unbound" expect ranks that are bound to nodes, and at least one on each node.
+//! "pages" and "faults" need eight free huge pages on each node.
+
+mod contents;
+mod copy_watcher;
+mod faults;
+mod pages;
+
+use hostbuf::job::{Collective, Local, all_or_none};
+use hostbuf_programs::checks::{Outcome, report, text};
+
+/// A check by all ranks.
+type RankCheck = (&'static str, fn(&Local) -> Outcome);
+
+const CHECKS: [RankCheck; 10] = [
+    ("pages", pages::are_on_the_node_of_their_rank),
+    ("launched", pages::of_a_launched_buffer),
+    ("stat", pages::are_in_the_report),
+    ("unbound", pages::are_shared_by_unbound_ranks),
+    ("device-writes", pages::refuse_device_writes),
+    ("full-node", faults::full_node),
+    ("short-pool", faults::short_pool),
+    ("forked-writer", faults::forked_writer),
+    ("wrong-checksum", faults::wrong_checksum),
+    ("killed", faults::killed),
+];
+
+fn main() {
+    let well = run().unwrap_or_else(|why| {
+        println!("FAILED setup {why}");
+        false
+    });
+    std::process::exit(i32::from(!well))
+}
+
+/// Runs the checks. Returns whether all passed on all ranks.
+fn run() -> Result<bool, String> {
+    let group = Local::from_env().map_err(text)?;
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let mut all_pass = !names.is_empty();
+    for wanted in names {
+        let (_, check) = CHECKS.iter().find(|(name, _)| *name == wanted).ok_or("there is no such check")?;
+        let own = check(&group).map_err(|why| {
+            // The other ranks may not reach the same collective operation any more.
+            println!("rank {} in {wanted}: {why}", group.rank());
+            hostbuf::Error::invalid(why)
+        });
+        let outcome = all_or_none(&group, own).map_err(text);
+        all_pass &= if group.rank() == 0 { report(&wanted, &outcome) } else { outcome.is_ok() };
+    }
+    Ok(all_pass)
+}

@@ -1,0 +1,105 @@
+//! The copies on each kind of pages.
+
+use std::sync::Arc;
+
+use hostbuf::job::{Collective, Local, Reduce};
+use hostbuf::register::{Access, Mlock};
+use hostbuf::{HostBuffer, Pages, Proof};
+use hostbuf_programs::checks::{Outcome, expect, text};
+use hostbuf_programs::numa::sys_node::{free_pool_pages, with_memory};
+
+use crate::contents::{Filled, sealed};
+
+/// Returns the node to which this rank is bound.
+pub fn own_node() -> Result<u32, String> {
+    let node = std::env::var("HOSTBUF_NUMA_NODE").map_err(|_| "this rank is not bound to a node")?;
+    node.parse().map_err(text)
+}
+
+/// Checks that each rank reads all pages with copies from its own node, by the pointers that it had
+/// before, and that the memory is free again afterwards.
+pub fn are_on_the_node_of_their_rank(group: &Local) -> Outcome {
+    let mut seen = Vec::new();
+    for pages in [Pages::Small, Pages::Transparent, Pages::Huge2M] {
+        let pool = || with_memory()?.into_iter().map(free_pool_pages).collect::<Result<Vec<_>, _>>();
+        let free = pool()?;
+        group.barrier().map_err(text)?;
+        let filled = Filled::new(group, pages)?;
+        seen.push(check(group, &filled, pages).map_err(|why| format!("{pages}: {why}"))?);
+        drop(filled);
+        group.barrier().map_err(text)?;
+        let left = pool()?;
+        expect(left == free, format!("{free:?} huge pages were free, and now {left:?}"))?;
+        group.barrier().map_err(text)?;
+    }
+    Ok(seen.join("; "))
+}
+
+/// Checks a buffer of the launcher with the sections `grid` and `halo`.
+pub fn of_a_launched_buffer(group: &Local) -> Outcome {
+    let buffer = HostBuffer::attach().map_err(text)?;
+    let pages = buffer.pages();
+    check(group, &Filled::of(group, buffer)?, pages)
+}
+
+/// Freezes a buffer, and checks where its pages are before and after.
+fn check(group: &Local, filled: &Filled, pages: Pages) -> Outcome {
+    let (own, nodes) = (own_node()?, with_memory()?);
+    expect(filled.buffer.pages() == pages, format!("pages {}", filled.buffer.pages()))?;
+    expect(filled.nodes() == nodes[..1], format!("before: a copy on the nodes {:?}", filled.nodes()))?;
+    let (at, before) = (filled.buffer.as_ptr(), filled.sum()?);
+    let frozen = filled.buffer.freeze(group).map_err(text)?;
+    expect(frozen.proof() == &Proof::Sealed, format!("{:?}", frozen.proof()))?;
+    let ranks = frozen.rank_nodes();
+    let mine = ranks.get(group.rank()).ok_or("no node of this rank")?;
+    expect(mine.node.0 == own && mine.is_local, format!("{mine:?} instead of node {own}"))?;
+    let counts = filled.expect_pages(own, sealed())?;
+    expect(filled.buffer.as_ptr() == at && filled.sum()? == before, "other bytes")?;
+    let mut sums = [before, !before];
+    group.all_reduce(&mut sums, Reduce::Min).map_err(text)?;
+    expect(sums[0] == !sums[1], "the ranks read different bytes")?;
+    let read: std::collections::BTreeSet<u32> = ranks.iter().map(|rank| rank.node.0).collect();
+    expect(read.iter().eq(&nodes), format!("the ranks read from {read:?}"))?;
+    expect(filled.nodes() == nodes, format!("after: a copy on the nodes {:?}", filled.nodes()))?;
+    // A second freeze makes no other copies.
+    let again = filled.buffer.freeze(group).map_err(text)?;
+    expect(again.rank_nodes() == ranks, "other nodes after a second freeze")?;
+    filled.expect_pages(own, sealed())?;
+    Ok(format!("{pages} ({counts})"))
+}
+
+/// Prints what `hostbuf stat` says of a frozen buffer of the launcher. HOSTBUF is the command.
+pub fn are_in_the_report(group: &Local) -> Outcome {
+    let filled = Filled::of(group, HostBuffer::attach().map_err(text)?)?;
+    filled.buffer.freeze(group).map_err(text)?;
+    if group.rank() == 0 {
+        let command = std::env::var("HOSTBUF").map_err(text)?;
+        let status = std::process::Command::new(command).arg("stat").status().map_err(text)?;
+        expect(status.success(), status.to_string())?;
+    }
+    group.barrier().map_err(text)?;
+    Ok("printed".into())
+}
+
+/// Checks that ranks that may run on all cores read one copy, and are named.
+pub fn are_shared_by_unbound_ranks(group: &Local) -> Outcome {
+    let filled = Filled::new(group, Pages::Small)?;
+    let frozen = filled.buffer.freeze(group).map_err(text)?;
+    let first = with_memory()?[0];
+    let all = frozen.rank_nodes().iter().all(|rank| rank.node.0 == first && !rank.is_local);
+    expect(all && frozen.rank_nodes().len() == group.size(), format!("{:?}", frozen.rank_nodes()))?;
+    filled.expect_pages(first, sealed())
+}
+
+/// Checks that no device may write into copies, and that it may read them.
+pub fn refuse_device_writes(group: &Local) -> Outcome {
+    let filled = Filled::new(group, Pages::Small)?;
+    filled.buffer.freeze(group).map_err(text)?;
+    let device = Arc::new(Mlock::new());
+    let error = filled.buffer.register(&device, .., Access::READ | Access::WRITE);
+    let error = error.err().ok_or("a device may write into copies")?.to_string();
+    expect(error.contains("frozen"), &error)?;
+    let registered = filled.buffer.register(&device, .., Access::READ).map_err(text)?;
+    drop(registered);
+    Ok(error)
+}
