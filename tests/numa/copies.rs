@@ -1,5 +1,5 @@
 //! The copies that frozen sections with `numa=copies` get on each node. The checks of the copies
-//! are in tests/programs/src/bin/numa_copies.
+//! are in tests/programs/src/bin/node_copies.
 
 use hostbuf_tests::{CommandOutput, hostbuf, program};
 
@@ -17,7 +17,7 @@ const SECTIONS: &str =
 /// leave nothing on the host.
 fn job(options: &str, checks: &[&str]) -> String {
     let watched = command_line("leaves_nothing", &[]);
-    let (hostbuf, program) = (hostbuf(), program("numa_copies"));
+    let (hostbuf, program) = (hostbuf(), program("node_copies"));
     let (hostbuf, program) = (hostbuf.display(), program.display());
     let checks = checks.join(" ");
     format!(
@@ -63,6 +63,18 @@ pub fn two_node_checks() -> Vec<GuestCheck> {
             name: "copies-in-the-report",
             command: job(&format!("--bind node {SECTIONS}"), &["stat"]),
             check: is_in_the_report,
+        },
+        GuestCheck {
+            name: "copies-of-the-example",
+            command: format!(
+                "'{}' run -q --launcher local -n 2 --bind node --size 64M --numa copies -- '{}'",
+                hostbuf().display(),
+                program("numa_copies").display()
+            ),
+            check: |output| {
+                let of_each = ["memory of 2: 0, 1", "reads from node 0 (all", "reads from node 1 (all"];
+                contains(output, 0, &of_each)
+            },
         },
         GuestCheck {
             name: "copies-of-a-full-node",

@@ -1,7 +1,7 @@
 //! A rank of a job on a machine of `scripts/numa-vm`: checks the copies that sections with
 //! `numa=copies` get on each node. Rank 0 prints one line for each check.
 //!
-//!   numa_copies CHECK...
+//!   node_copies CHECK...
 //!
 //! All checks but "unbound" expect ranks that are bound to nodes, and at least one on each node.
 //! "pages" and "faults" need eight free huge pages on each node.
