@@ -25,7 +25,7 @@
  * options = (hostbuf_options)HOSTBUF_OPTIONS_INIT; */
 #define HOSTBUF_OPTIONS_INIT {sizeof(hostbuf_options), 0, NULL, HOSTBUF_PAGES_AUTO, 0, 0, {0, 0}, NULL, NULL, 0}
 #define HOSTBUF_SECTION_OPTIONS_INIT {sizeof(hostbuf_section_options), NULL, 0, NULL}
-#define HOSTBUF_INFO_INIT {sizeof(hostbuf_info), NULL, 0, NULL, HOSTBUF_PAGES_AUTO, 0, HOSTBUF_EMPTY, 0, 0, 0, 0}
+#define HOSTBUF_INFO_INIT {sizeof(hostbuf_info), NULL, 0, NULL, HOSTBUF_PAGES_AUTO, 0, HOSTBUF_EMPTY, 0, 0, 0, 0, -1, 0}
 #define HOSTBUF_SECTION_INFO_INIT {sizeof(hostbuf_section_info), NULL, NULL, 0, 0, NULL, 0, NULL, NULL, NULL}
 #define HOSTBUF_COLLECTIVE_INIT {sizeof(hostbuf_collective), NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 #define HOSTBUF_KEY_INIT {sizeof(hostbuf_key), 0, 0, 0}
@@ -388,7 +388,8 @@ typedef struct hostbuf_options {
     uint8_t reserved[2];
     // The NUMA nodes of the pages: one node (`0`); several nodes (`0,2-3`), each of which is used
     // when the memory of those before it is used up; or nodes in turn (`interleave`,
-    // `interleave:0,1`, with weights `interleave:0,1/3,1`). Null leaves each page on the node of
+    // `interleave:0,1`, with weights `interleave:0,1/3,1`), or a copy on each node after
+    // `hostbuf_freeze` (`copies`). Null leaves each page on the node of
     // the thread that allocates it. A lazy buffer has no placement.
     const char *numa;
     // The sections, an array of `section_count`, from the beginning of the buffer on.
@@ -421,6 +422,11 @@ typedef struct hostbuf_info {
     uint32_t host;
     // The number of hosts of the job; 0 if the hosts do not know each other.
     uint32_t hosts;
+    // The NUMA node from whose memory this process reads the sections with the placement `copies`;
+    // -1 if there are none, or if this process has not frozen the buffer.
+    int32_t read_node;
+    // 1 if that node has all cores on which this process could run, otherwise 0.
+    int32_t read_is_local;
 } hostbuf_info;
 
 // A section of a buffer. Its texts and arrays are valid as long as the buffer.

@@ -113,7 +113,7 @@ impl HostBuffer {
         let ended = ended.and_then(|()| Ok(freezing.as_ref().map_or(Ok(()), Freezing::finish)?));
         all_or_none(group, ended)?;
         // Copies of an earlier freeze are read-only already.
-        let remapped = if self.has_copies() { Ok(()) } else { self.remap_read_only() };
+        let remapped = if self.read_node().is_some() { Ok(()) } else { self.remap_read_only() };
         all_or_none(group, remapped)?;
         let mut proof = Proof::Sealed;
         if hosts.leads() {

@@ -66,7 +66,7 @@ pub use hostbuf_protocol::failure::ErrorClass;
 pub use hostbuf_register as register;
 pub use hostbuf_register::{Access, Span};
 pub use job::JobError;
-pub use node_copies::RankNode;
+pub use node_copies::{RankNode, ReadNode};
 pub use proof::Proof;
 pub use segment::fill_state::FillState;
 pub use segment::handle::HostBuffer;

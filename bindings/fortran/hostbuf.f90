@@ -69,7 +69,7 @@ module hostbuf
 
     ! The properties and the state of a buffer.
     type, bind(c) :: hostbuf_info
-        integer(c_size_t)  :: struct_size = 80
+        integer(c_size_t)  :: struct_size = 88
         type(c_ptr)        :: address = c_null_ptr
         integer(c_size_t)  :: size = 0
         type(c_ptr)        :: name = c_null_ptr
@@ -80,6 +80,8 @@ module hostbuf
         integer(c_int64_t) :: used = 0
         integer(c_int32_t) :: host = 0
         integer(c_int32_t) :: hosts = 0
+        integer(c_int32_t) :: read_node = -1
+        integer(c_int32_t) :: read_is_local = 0
     end type
 
     ! A section of a buffer: c_f_pointer(section%address, ...) returns its memory. The arrays nodes

@@ -21,7 +21,7 @@ pub struct BufferHandle {
 }
 
 /// The description of a buffer, in the order of the fields of the package's `Info`.
-type Info = (String, usize, usize, String, u64, &'static str, u64, u64, usize, usize);
+type Info = (String, usize, usize, String, u64, &'static str, u64, u64, usize, usize, Option<u32>, bool);
 
 impl From<HostBuffer> for BufferHandle {
     fn from(buffer: HostBuffer) -> BufferHandle {
@@ -91,7 +91,7 @@ impl BufferHandle {
             let address = buffer.as_ptr().as_ptr() as usize;
             let pages = buffer.pages().to_string();
             let (generation, used) = (buffer.generation()?, buffer.high_water()?);
-            let huge = buffer.huge_bytes();
+            let (huge, read) = (buffer.huge_bytes(), buffer.read_node());
             Ok::<_, Error>((
                 buffer.name(),
                 address,
@@ -103,6 +103,8 @@ impl BufferHandle {
                 used,
                 host,
                 hosts,
+                read.map(|read| read.node.0),
+                read.is_some_and(|read| read.is_local),
             ))
         })
     }

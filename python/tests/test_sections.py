@@ -89,6 +89,18 @@ class Sections(unittest.TestCase):
         with hostbuf.allocate(None, 32768, pages="4k", numa=0, sections={"rows": 1}) as buffer:
             self.assertEqual([(s.name, s.size, s.numa) for s in buffer.sections], [("rows", 4096, "0"), ("", 28672, "0")])
 
+    def test_copies_are_made_by_a_freeze(self) -> None:
+        with hostbuf.allocate(None, 1 << 16, pages="4k", numa="copies") as buffer:
+            (rest,) = buffer.sections
+            self.assertEqual((rest.numa, rest.nodes[0].obtained), ("copies", 1 << 16))
+            buffer.initialize(lambda arena: np.arange(100))
+            self.assertEqual(buffer.stat()[-2:], (None, False))
+            self.assertTrue(buffer.freeze(None).sealed)
+            nodes = [node.node for node in rest.nodes]
+            # This process may run on cores of all nodes.
+            self.assertIn(buffer.stat().read_node, nodes)
+            self.assertEqual(buffer.stat().read_is_local, len(nodes) == 1)
+
     def test_any_mapping_has_sections(self) -> None:
         for parts in [collections.OrderedDict(a=1, b=(2,)), collections.ChainMap({"a": 1, "b": (2, None)})]:
             with hostbuf.allocate(None, pages="4k", sections=parts) as buffer:

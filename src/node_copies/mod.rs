@@ -22,8 +22,7 @@ use copy_file::CopyFile;
 use hostbuf_memory::placement::HostNodes;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::{NodeId, process};
-pub use rank_node::RankNode;
-use rank_node::ReadNode;
+pub use rank_node::{RankNode, ReadNode};
 
 impl HostBuffer {
     /// Makes the copies of the sections with [`Placement::Copies`](crate::Placement::Copies) of the
@@ -41,7 +40,7 @@ impl HostBuffer {
     ) -> Result<Vec<RankNode>> {
         let sections: Vec<_> = self.section_identities().filter(|section| section.has_copies()).collect();
         let Some(nodes) = sections.first().map(|section| nodes(section)) else { return Ok(Vec::new()) };
-        let known = self.segment.read_nodes[self.index].get().copied();
+        let known = self.read_node();
         let mut all_known = [u64::from(known.is_some())];
         group.all_reduce(&mut all_known, Reduce::Min)?;
         if let (1, Some(own)) = (all_known[0], known) {
@@ -95,10 +94,12 @@ impl HostBuffer {
         Ok(ranks)
     }
 
-    /// Returns whether this process has mapped copies of the buffer, or is on the node of the memory
-    /// of which the others have copies.
-    pub(crate) fn has_copies(&self) -> bool {
-        self.segment.read_nodes[self.index].get().is_some()
+    /// Returns the node from whose memory this process reads the sections with
+    /// [`Placement::Copies`](crate::Placement::Copies), or `None` if the buffer has no such section,
+    /// or if this process has not frozen it.
+    #[must_use]
+    pub fn read_node(&self) -> Option<ReadNode> {
+        self.segment.read_nodes[self.index].get().copied()
     }
 
     /// Checks that the kernel has sealed the buffer: later writes would change the one memory, and

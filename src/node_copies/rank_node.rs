@@ -21,11 +21,15 @@ pub struct RankNode {
     pub is_local: bool,
 }
 
-/// The node from which this process reads.
+/// The NUMA node from whose memory this process reads the sections with `numa=copies` of a frozen
+/// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReadNode {
-    pub(super) node: NodeId,
-    pub(super) is_local: bool,
+#[non_exhaustive]
+pub struct ReadNode {
+    /// The node.
+    pub node: NodeId,
+    /// True if the node had all cores on which this process could run when it froze the buffer.
+    pub is_local: bool,
 }
 
 impl ReadNode {

@@ -138,9 +138,14 @@ pub struct hostbuf_info {
     pub host: u32,
     /// The number of hosts of the job; 0 if the hosts do not know each other.
     pub hosts: u32,
+    /// The NUMA node from whose memory this process reads the sections with the placement `copies`;
+    /// -1 if there are none, or if this process has not frozen the buffer.
+    pub read_node: i32,
+    /// 1 if that node has all cores on which this process could run, otherwise 0.
+    pub read_is_local: i32,
 }
 
-sized_struct!(hostbuf_info, "HOSTBUF_INFO_INIT", last: hosts: u32);
+sized_struct!(hostbuf_info, "HOSTBUF_INFO_INIT", last: read_is_local: i32);
 
 pub(crate) fn give(buffer: HostBuffer, to: &mut *mut hostbuf_buffer) {
     let name = CString::new(buffer.name()).unwrap_or_default();
@@ -273,6 +278,7 @@ pub unsafe extern "C" fn hostbuf_stat(
         let mut to = unsafe { struct_output(to, "to") }?;
         let own = input(buffer, "buffer")?;
         let buffer = &own.buffer;
+        let read = buffer.read_node();
         to.write(&hostbuf_info {
             struct_size: size_of::<hostbuf_info>(),
             address: own.start(),
@@ -298,6 +304,8 @@ pub unsafe extern "C" fn hostbuf_stat(
             used: buffer.high_water()?,
             host: buffer.host().map_or(0, |host| host.0 as u32),
             hosts: buffer.hosts() as u32,
+            read_node: read.map_or(-1, |read| read.node.0.cast_signed()),
+            read_is_local: i32::from(read.is_some_and(|read| read.is_local)),
         });
         Ok(())
     })

@@ -39,6 +39,11 @@ class Info(NamedTuple):
     """The number of this host in the job, from 0."""
     hosts: int
     """The number of hosts of the job; 0 if the hosts do not know each other."""
+    read_node: int | None = None
+    """The NUMA node from whose memory this process reads the sections with ``numa="copies"``;
+    ``None`` if there are none, or if this process has not frozen the buffer."""
+    read_is_local: bool = False
+    """True if that node has all cores on which this process could run."""
 
 
 class Section(NamedTuple):
