@@ -19,6 +19,7 @@ mod load;
 mod manual;
 mod mirror;
 mod padding;
+mod picture;
 mod preload_file;
 mod printable;
 mod program;

@@ -9,6 +9,7 @@ mod control;
 mod duration_text;
 mod json;
 mod loads;
+mod picture;
 mod pool_table;
 mod pools;
 mod report;
@@ -17,12 +18,16 @@ mod scan;
 mod sections;
 mod table;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::ValueHint;
 use hostbuf::ErrorClass;
 use hostbuf_agent::report::exit_code;
+use hostbuf_os::process;
 use hostbuf_staging::RingStatus;
 
+use crate::picture::picture_file::write_picture;
 use crate::printable::printable_json;
 use crate::result_output::print_result;
 
@@ -45,12 +50,20 @@ pub(crate) struct StatArguments {
     /// Print JSON, with the unit in the name of each figure
     #[arg(long)]
     pub json: bool,
+    /// Draw a picture of the buffers to a file (SVG; - for standard output), instead of printing:
+    /// sections in the colours of their NUMA nodes, copies, page sizes, fill states, and
+    /// registrations
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "json")]
+    pub svg: Option<PathBuf>,
 }
 
 /// Prints the buffers and the pools. It is not an error if there are none, unless the user has
 /// selected a pool.
 pub fn run(arguments: &StatArguments) -> ExitCode {
     let jobs = report::jobs(&scan::processes());
+    if let Some(path) = &arguments.svg {
+        return write_picture("hostbuf stat", path, &picture::draw(&process::host_name(), &jobs));
+    }
     let (pools, rings) = (pools::reports(), RingStatus::of_all());
     let text = if arguments.json {
         let mut report = json::json(&jobs);

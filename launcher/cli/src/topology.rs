@@ -1,6 +1,7 @@
 //! `hostbuf topology`: the NUMA nodes and devices of a host, and the paths between them.
 
 mod json;
+mod picture;
 mod restriction;
 mod table;
 
@@ -13,6 +14,7 @@ use hostbuf_agent::report::end;
 use hostbuf_topology::{RecordedError, Topology};
 pub(crate) use restriction::Restriction;
 
+use crate::picture::picture_file::write_picture;
 use crate::printable::{printable, printable_json};
 use crate::result_output::print_result;
 
@@ -24,6 +26,10 @@ pub(crate) struct TopologyArguments {
     /// Print JSON, with the paths between all pairs of devices
     #[arg(long)]
     pub json: bool,
+    /// Draw a picture of the nodes, devices and paths to a file (SVG; - for standard output),
+    /// instead of printing them
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "json")]
+    pub svg: Option<PathBuf>,
     /// Read the topology from a folder that --record or hwloc-gather-topology has written, instead
     /// of from this host
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -54,6 +60,9 @@ pub fn run(arguments: &TopologyArguments) -> ExitCode {
         Some(root) => root.display().to_string(),
         None => hostbuf_os::process::host_name(),
     };
+    if let Some(path) = &arguments.svg {
+        return write_picture("hostbuf topology", path, &picture::draw(&host, &topology));
+    }
     let restriction = arguments.root.is_none().then(|| Restriction::of_this_process(&topology));
     let text = if arguments.json {
         printable_json(&json::json(&host, &topology, restriction.as_ref()))
