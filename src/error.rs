@@ -303,6 +303,7 @@ impl Error {
             }
             Error::NoSpace { .. } => "NoSpace",
             Error::Memory(hostbuf_memory::Error::WorkerEnded { .. }) => "Fill",
+            Error::Memory(hostbuf_memory::Error::Copy { .. }) => "Freeze",
             Error::Memory(_) => "Memory",
             Error::Disagreed { .. } => "Disagreed",
             Error::Invalid { .. } => "Invalid",
@@ -329,6 +330,7 @@ impl Error {
         use hostbuf_register::Error as Register;
         match self {
             Error::Memory(hostbuf_memory::Error::WorkerEnded { .. }) => ErrorClass::Fill,
+            Error::Memory(hostbuf_memory::Error::Copy { .. }) => ErrorClass::Freeze,
             Error::Unsupported { .. } | Error::Memory(_) => ErrorClass::Unsupported,
             Error::NoSpace(_) => ErrorClass::NoSpace,
             Error::Disagreed { .. } => ErrorClass::Disagreed,

@@ -12,7 +12,6 @@ use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::node_copies::RankNode;
 use crate::preregistered;
 use crate::proof::Proof;
-use crate::seal::seal_when_free;
 use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 use hostbuf_memory::{Pages, Seals, memfd};
@@ -147,7 +146,7 @@ impl HostBuffer {
         if have.contains(seal) {
             return Ok(());
         }
-        let sealed = seal_when_free(self.fd(), seal, may_retry);
+        let sealed = memfd::seal_when_free(self.fd(), seal, may_retry);
         sealed.map_err(Error::os(format!("sealing the buffer with {seal:?}")))
     }
 

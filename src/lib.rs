@@ -47,7 +47,6 @@ mod preregistered;
 mod proof;
 mod registration;
 mod replicate;
-mod seal;
 pub mod segment;
 pub mod sized_struct;
 

@@ -18,10 +18,12 @@ mod launch;
 mod lazy;
 mod lookups;
 mod memory;
+mod node_copy;
 mod node_cores;
 mod other_caches;
 #[cfg(feature = "rdma")]
 mod perftest;
+mod plot;
 mod policy;
 mod populate;
 mod programs;
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
             topology::compare(hostbuf, lstopo, number(repeats), trees)
         }
         ["node-cores", root, bytes, repeats] => node_cores::compare(root, number(bytes), number(repeats)),
+        ["node-copy", root, bytes, repeats] => node_copy::compare(root, number(bytes), number(repeats)),
         #[cfg(feature = "rdma")]
         ["rdma", repeats, volume] => rdma::compare(number(repeats), number(volume)),
         ["report", ref files @ ..] => return report::report(files),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
+use crate::plot::{self, CURVES, Curve, RatioMark};
 use crate::rows::Bar::{self, AtLeast, AtMost};
 use crate::rows::Ratio::{Over, Speed, SpeedByTurn};
 use crate::rows::Unit::{self, Bytes, Count, Rate, Seconds, Share};
@@ -20,8 +21,8 @@ struct Measured {
 }
 
 /// Reads samples from standard input and prints the table; `--json FILE` also writes it to FILE,
-/// and `--markdown FILE` appends it as a section of docs/figures.md. The status is 0 if all bars
-/// are met.
+/// `--markdown FILE` appends it as a section of docs/figures.md, and `--plot DIR` draws the curves
+/// and the ratios to files in DIR. The status is 0 if all bars are met.
 pub(crate) fn report(arguments: &[&str]) -> ExitCode {
     let mut all: BTreeMap<String, Measured> = BTreeMap::new();
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -41,6 +42,7 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
     let mut lines = Vec::new();
     let mut records = Vec::new();
     let mut missed = 0;
+    let mut marks = Vec::new();
     let rows: Vec<(&FigureRow, String, String)> = ROWS.iter().flat_map(|row| each_of(row, &all)).collect();
     for (row, key, what) in &rows {
         let Some(measured) = all.get(key) else { continue };
@@ -68,6 +70,12 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
             Bar::None => (String::new(), None),
         };
         missed += usize::from(met == Some(false));
+        let of_bar = match row.bar {
+            AtMost(most) => Some(ratio / most),
+            AtLeast(least) => Some(least / ratio),
+            Bar::None => None,
+        };
+        marks.extend(of_bar.map(|of_bar| RatioMark { what: what.clone(), of_bar }));
         let verdict = met.map_or("", |m| if m { "met" } else { "MISSED" });
         lines.push([
             what.clone(),
@@ -94,6 +102,7 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
                 std::fs::write(file, format!("{:#}\n", json!({ "rows": records, "missed": missed })))
             }
             ["--markdown", file] => markdown(file, &lines),
+            ["--plot", folder] => plot_all(folder, &all, &marks),
             _ => continue,
         };
         if let Err(error) = written {
@@ -102,6 +111,32 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
         }
     }
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Draws the curves of which at least two points were measured, and the ratios with bars.
+fn plot_all(folder: &str, all: &BTreeMap<String, Measured>, marks: &[RatioMark]) -> std::io::Result<()> {
+    let folder = std::path::Path::new(folder);
+    std::fs::create_dir_all(folder)?;
+    let other = |error: Box<dyn std::error::Error>| std::io::Error::other(error.to_string());
+    for plot in CURVES {
+        let curve = |source: &plot::CurveSource| {
+            let prefix = source.key.trim_end_matches('*');
+            let side = if source.is_theirs { "theirs" } else { "ours" };
+            let point = |(key, measured): (&String, &Measured)| {
+                let number = key.strip_prefix(prefix)?.parse::<u32>().ok()?;
+                Some((f64::from(number), median(measured.sides.get(side)?)))
+            };
+            let mut points: Vec<(f64, f64)> = all.iter().filter_map(point).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Curve { label: source.label, is_theirs: source.is_theirs, points }
+        };
+        let mut curves: Vec<Curve> = plot.curves.iter().map(curve).collect();
+        curves.retain(|curve| curve.points.len() > 1);
+        if !curves.is_empty() {
+            plot::curves(&folder.join(format!("{}.svg", plot.name)), plot, &curves).map_err(other)?;
+        }
+    }
+    if marks.is_empty() { Ok(()) } else { plot::ratios(&folder.join("ratios.svg"), marks).map_err(other) }
 }
 
 /// Returns `row` with its key and text. If the key ends in `*`, returns one row for each measured

@@ -3,8 +3,6 @@
 
 #![allow(unsafe_code, reason = "replaces the mapping of a section by that of its copy")]
 
-mod copy_file;
-mod core_threads;
 pub(crate) mod rank_node;
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,7 +16,7 @@ use crate::proof::Proof;
 use crate::segment::handle::HostBuffer;
 use crate::segment::{COPIES_NAME, SectionIdentity, file_name};
 
-use copy_file::CopyFile;
+use hostbuf_memory::NodeCopy;
 use hostbuf_memory::placement::HostNodes;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::{NodeId, process};
@@ -61,7 +59,7 @@ impl HostBuffer {
         let files = match handover {
             None => Ok(Vec::new()),
             Some(handover) => handover.lead_files(group, || {
-                let file = CopyFile {
+                let copy = NodeCopy {
                     name: file_name(
                         self.segment.identity.job,
                         &format!("{COPIES_NAME}{}/{}", self.name(), own.node),
@@ -73,7 +71,7 @@ impl HostBuffer {
                     cores: host.cores(own.node, &cores),
                     host: &host,
                 };
-                Ok(vec![file.make()?])
+                Ok(vec![copy.make()?.file])
             }),
         };
         let files = all_or_none(group, files.map_err(|error| self.without_copies(&error)))?;

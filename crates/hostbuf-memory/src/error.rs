@@ -39,6 +39,11 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The bytes of a copy differ from those that were read.
+    Copy {
+        /// The copy, and the difference.
+        why: String,
+    },
     /// A process that allocates pages was ended by a signal, and not for lack of memory.
     WorkerEnded {
         /// The failed operation, with its operands.
@@ -88,6 +93,7 @@ impl fmt::Display for Error {
             Error::Placement { action, why } => write!(f, "cannot {action}: {why}"),
             Error::NoSpace(no_space) => no_space.fmt(f),
             Error::Invalid { what } => f.write_str(what),
+            Error::Copy { why } => f.write_str(why),
             Error::Os { doing, source } => hostbuf_os::error::describe(f, doing, source),
             Error::WorkerEnded { doing, pid, signal } => write!(
                 f,

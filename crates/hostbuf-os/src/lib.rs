@@ -7,6 +7,7 @@ pub mod array;
 mod bytes;
 mod cgroup;
 pub mod copies;
+mod core_threads;
 pub mod cores;
 pub mod descriptors;
 pub mod error;
@@ -35,6 +36,7 @@ pub mod thread;
 mod wiped_page;
 
 pub use bytes::Bytes;
+pub use core_threads::on_cores;
 pub use error::Error;
 pub use frame_socket::{FrameSocket, Packet, Received, encode};
 pub use hostbuf_raw::{maps, syscall as raw};

@@ -68,16 +68,22 @@ fn check(group: &Local, filled: &Filled, pages: Pages) -> Outcome {
     Ok(format!("{pages} ({counts})"))
 }
 
-/// Prints what `hostbuf stat` says of a frozen buffer of the launcher. HOSTBUF is the command.
+/// Prints the report of `hostbuf stat` of a frozen buffer of the launcher, of which each rank has
+/// registered a section. HOSTBUF is the command.
 pub fn are_in_the_report(group: &Local) -> Outcome {
     let filled = Filled::of(group, HostBuffer::attach().map_err(text)?)?;
     filled.buffer.freeze(group).map_err(text)?;
+    let device = Arc::new(Mlock::new());
+    let grid = ..filled.buffer.section("grid").map_err(text)?.len();
+    let registered = filled.buffer.register(&device, grid, Access::READ).map_err(text)?;
+    group.barrier().map_err(text)?;
     if group.rank() == 0 {
         let command = std::env::var("HOSTBUF").map_err(text)?;
         let status = std::process::Command::new(command).arg("stat").status().map_err(text)?;
         expect(status.success(), status.to_string())?;
     }
     group.barrier().map_err(text)?;
+    drop(registered);
     Ok("printed".into())
 }
 

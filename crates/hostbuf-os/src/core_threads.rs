@@ -2,18 +2,17 @@
 
 use std::sync::Mutex;
 
-use hostbuf_os::cores::Cores;
+use crate::cores::Cores;
 
 /// The largest number of threads, which suffices for the memory bandwidth of a node.
 const MAX_THREADS: usize = 32;
 
 /// Calls `work` with each of `parts`, by a thread on each of `cores`, the calling thread included.
 /// Returns the results in the order of the parts.
-pub(super) fn on_cores<T: Send, R: Send>(
-    cores: &Cores,
-    parts: Vec<T>,
-    work: impl Fn(T) -> R + Sync,
-) -> Vec<R> {
+///
+/// # Panics
+/// If `work` panics.
+pub fn on_cores<T: Send, R: Send>(cores: &Cores, parts: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let threads = cores.threads().min(parts.len()).clamp(1, MAX_THREADS);
     let queue = Mutex::new(parts.into_iter().enumerate());
     let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();

@@ -1,22 +1,24 @@
-//! The memory file of one node with its copies of the sections of a buffer.
+//! A memory file on one NUMA node with copies of memory that does not change.
 
 #![allow(unsafe_code, reason = "makes slices of mapped memory files")]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use hostbuf_memory::placement::{HostNodes, Placement};
-use hostbuf_memory::populate::{PageRequest, populate_placed};
-use hostbuf_memory::{
-    CreatedFile, Demand, DemandPart, FileMapping, MappingRefused, Pages, Seals, create_all, memfd,
-};
 use hostbuf_os::cores::Cores;
-use hostbuf_os::{NodeId, non_temporal};
+use hostbuf_os::{NodeId, non_temporal, on_cores};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::core_threads::on_cores;
+use crate::create::{CreatedFile, create_all};
+use crate::demand::Demand;
+use crate::demand_part::DemandPart;
 use crate::error::{Error, Result};
-use crate::seal::seal_when_free;
+use crate::mapping::{FileMapping, MappingRefused};
+use crate::memfd;
+use crate::pages::{EXTENT, Pages};
+use crate::placement::{HostNodes, Placement};
+use crate::populate::{PageRequest, populate_placed};
+use crate::seals::Seals;
 
 /// The number of bytes that have one checksum, and that a thread copies at a time.
 const PART: usize = 4 << 20;
@@ -24,44 +26,63 @@ const PART: usize = 4 << 20;
 /// are hashed and written.
 const BLOCK: usize = 128 << 10;
 
-/// The copies of a node that are to be made.
-pub(super) struct CopyFile<'a> {
+/// A memory file with copies that is to be made on a node.
+#[derive(Debug)]
+// Exhaustive: the operands of the copy, all of which the caller has.
+pub struct NodeCopy<'a> {
     /// The name of the memory file.
-    pub(super) name: String,
-    /// The sections with copies in messages, such as `the copies of buffer "index"`.
-    pub(super) part: String,
-    /// The bytes of the sections, which nothing changes any more. Each has whole pages.
-    pub(super) sources: Vec<&'a [u8]>,
-    /// The kind of pages.
-    pub(super) pages: Pages,
+    pub name: String,
+    /// The name of the copies in messages, such as `the copies of buffer "index"`.
+    pub part: String,
+    /// The memory to copy, each part in whole pages. Nothing may change it.
+    pub sources: Vec<&'a [u8]>,
+    /// The kind of pages, which is not [`Pages::Auto`].
+    pub pages: Pages,
     /// The node.
-    pub(super) node: NodeId,
-    /// The cores of the node that its ranks may use.
-    pub(super) cores: Cores,
+    pub node: NodeId,
+    /// The cores that do the work, usually those of the node.
+    pub cores: Cores,
     /// The nodes of the host.
-    pub(super) host: &'a HostNodes,
+    pub host: &'a HostNodes,
 }
 
-impl CopyFile<'_> {
-    /// Makes the file: allocates its pages on the node, copies the sections one after the other,
-    /// seals the file against all writes, and then compares the checksums of the copies with those
-    /// of the sources.
+/// A sealed memory file with copies.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct CopiedFile {
+    /// The descriptor. The parts follow each other without gaps.
+    pub file: OwnedFd,
+    /// The time for allocating the pages on the node.
+    pub populate: Duration,
+    /// The time for copying the bytes.
+    pub copy: Duration,
+    /// The time for comparing the checksums of the sealed copies.
+    pub compare: Duration,
+}
+
+impl NodeCopy<'_> {
+    /// Makes the file: allocates its pages on the node, copies the parts one after the other, seals
+    /// the file against all writes, and then compares the checksums of the copies with those of the
+    /// bytes that were read.
     ///
     /// # Errors
-    /// Those of creating and populating a memory file with a placement; [`Error::Freeze`] if the
-    /// bytes of a copy differ; [`Error::Os`].
-    pub(super) fn make(&self) -> Result<OwnedFd> {
+    /// Those of [`create_all`] and [`populate_placed`]; [`Error::Copy`] if the bytes of a copy
+    /// differ; [`Error::Os`].
+    pub fn make(&self) -> Result<CopiedFile> {
         let begun = Instant::now();
         let file = self.populated()?;
-        let populated = begun.elapsed();
+        let populate = begun.elapsed();
         let expected = self.copy(file.as_fd())?;
-        let copied = begun.elapsed() - populated;
-        seal_when_free(file.as_fd(), Seals::WRITE, || true)
-            .and_then(|()| memfd::seal(file.as_fd(), Seals::SEAL))
-            .map_err(Error::os(format!("sealing {} on node {}", self.part, self.node)))?;
+        let copy = begun.elapsed() - populate;
+        let seal = || {
+            memfd::seal_when_free(file.as_fd(), Seals::WRITE, || true)?;
+            memfd::seal(file.as_fd(), Seals::SEAL)
+        };
+        seal().map_err(Error::os(format!("sealing {} on node {}", self.part, self.node)))?;
         self.compare(file.as_fd(), &expected)?;
-        tracing::debug!(node = %self.node, ?populated, ?copied, elapsed = ?begun.elapsed(), "copied");
-        Ok(file)
+        let compare = begun.elapsed() - populate - copy;
+        tracing::debug!(node = %self.node, ?populate, ?copy, ?compare, "copied");
+        Ok(CopiedFile { file, populate, copy, compare })
     }
 
     fn length(&self) -> u64 {
@@ -114,7 +135,7 @@ impl CopyFile<'_> {
         let Some(at) = found.iter().zip(expected).position(|(found, expected)| found != expected) else {
             return Ok(());
         };
-        Err(Error::Freeze {
+        Err(Error::Copy {
             why: format!(
                 "the checksum of a part of {} on node {} (part {at} of {}, each of {PART} bytes) is {:#018x} instead of {:#018x}: another \
                  process has written to the copy, or the memory is faulty",
@@ -128,7 +149,7 @@ impl CopyFile<'_> {
     }
 
     fn alignment(&self) -> usize {
-        self.pages.size().max(Pages::Transparent.size()) as usize
+        self.pages.size().max(EXTENT) as usize
     }
 
     fn unmapped(&self) -> impl FnOnce(MappingRefused) -> Error {
