@@ -93,8 +93,8 @@ impl HostBuffer {
     }
 
     /// Returns the node from whose memory this process reads the sections with
-    /// [`Placement::Copies`](crate::Placement::Copies), or `None` if the buffer has no such section,
-    /// or if this process has not frozen it.
+    /// [`Placement::Copies`](crate::Placement::Copies), or `None` if the buffer has no such
+    /// section, or if this process has not frozen it.
     #[must_use]
     pub fn read_node(&self) -> Option<ReadNode> {
         self.segment.read_nodes[self.index].get().copied()

@@ -16,17 +16,17 @@ const STYLE: &str = "text { font-family: Helvetica, Arial, 'Liberation Sans', 'D
 
 /// A rectangle in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Frame {
+pub(crate) struct Rect {
     pub(crate) x: f64,
     pub(crate) y: f64,
     pub(crate) width: f64,
     pub(crate) height: f64,
 }
 
-impl Frame {
+impl Rect {
     /// Makes a rectangle.
-    pub(crate) fn new(x: f64, y: f64, width: f64, height: f64) -> Frame {
-        Frame { x, y, width, height }
+    pub(crate) fn new(x: f64, y: f64, width: f64, height: f64) -> Rect {
+        Rect { x, y, width, height }
     }
 
     /// Returns the right edge.
@@ -118,7 +118,7 @@ impl Canvas {
     }
 
     /// Draws a rectangle with round corners of `radius`.
-    pub(crate) fn rectangle(&mut self, frame: Frame, radius: f64, fill: &str, opacity: f64, line: &str) {
+    pub(crate) fn rectangle(&mut self, frame: Rect, radius: f64, fill: &str, opacity: f64, line: &str) {
         self.cover(frame.right(), frame.bottom());
         let rectangle = Rectangle::new()
             .set("x", pixels(frame.x))
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_picture_covers_what_is_drawn_and_escapes_texts() {
         let mut canvas = Canvas::new("a <host>");
-        canvas.rectangle(Frame::new(10.0, 20.0, 300.0, 30.0), 2.0, colors::ANY_NODE, 1.0, colors::LINE);
+        canvas.rectangle(Rect::new(10.0, 20.0, 300.0, 30.0), 2.0, colors::ANY_NODE, 1.0, colors::LINE);
         canvas.text(10.0, 80.0, TextForm::BODY, "a & b <c> \u{1b}[2J");
         let two = canvas.stripes(&["#0072b2", "#e69f00"]);
         assert_eq!(canvas.stripes(&["#0072b2", "#e69f00"]), two);

@@ -1,6 +1,6 @@
 //! Boxes with a label that contain other boxes.
 
-use super::canvas::{Canvas, Frame, LINE_HEIGHT, TextForm};
+use super::canvas::{Canvas, LINE_HEIGHT, Rect, TextForm};
 use super::colors;
 
 /// The distance between two boxes, and between a box and its contents, in pixels.
@@ -86,9 +86,9 @@ impl NestedBox {
         (x, y): (f64, f64),
         width: f64,
         least: (f64, f64),
-    ) -> Frame {
+    ) -> Rect {
         let (own, height) = self.size(width);
-        let frame = Frame::new(x, y, own.max(least.0), height.max(least.1));
+        let frame = Rect::new(x, y, own.max(least.0), height.max(least.1));
         canvas.rectangle(frame, 4.0, self.fill, self.opacity, self.line);
         let mut at = y;
         for (i, line) in self.lines.iter().enumerate() {

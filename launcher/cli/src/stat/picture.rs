@@ -6,7 +6,7 @@ use hostbuf::segment::SectionIdentity;
 use hostbuf::{Bytes, NodeId, Placement};
 
 use super::report::{Buffer, BufferRegistration, Job, user};
-use crate::picture::canvas::{Canvas, Frame, LINE_HEIGHT, MARGIN, TextForm};
+use crate::picture::canvas::{Canvas, LINE_HEIGHT, MARGIN, Rect, TextForm};
 use crate::picture::colors;
 
 /// The width of a whole buffer in pixels.
@@ -70,7 +70,7 @@ fn buffer_at(canvas: &mut Canvas, buffer: &Buffer, sections: &[&SectionIdentity]
     canvas.text(MARGIN, top + 12.0, TextForm::HEAD, &TextForm::HEAD.fitting(&buffer.name, 88.0));
     canvas.text(LEFT, top + 12.0, TextForm::BODY, &heading(buffer));
     let mut y = top + if sections.is_empty() { 20.0 } else { 36.0 };
-    let whole = SectionFrame { from: place(0), to: place(length), y };
+    let whole = WholeBar { from: place(0), to: place(length), y };
     memory(canvas, whole, sections, &place);
     y += BAR;
     let used = buffer.state.as_ref().and_then(|state| state.high_water.as_ref().ok()).copied().unwrap_or(0);
@@ -79,7 +79,7 @@ fn buffer_at(canvas: &mut Canvas, buffer: &Buffer, sections: &[&SectionIdentity]
         canvas.text(MARGIN, y + 16.0, TextForm::BODY, &format!("copy, node {node}"));
         for section in made {
             let (from, to) = (place(section.offset), place(section.offset + section.length));
-            let frame = Frame::new(from, y, to - from, BAR);
+            let frame = Rect::new(from, y, to - from, BAR);
             canvas.rectangle(frame, 0.0, colors::of_node(node), 0.75, colors::PAPER);
         }
         y += BAR;
@@ -95,7 +95,7 @@ fn buffer_at(canvas: &mut Canvas, buffer: &Buffer, sections: &[&SectionIdentity]
         y += 4.0;
         let (from, to) = (place(registration.offset), place(registration.offset + registration.length));
         canvas.rectangle(
-            Frame::new(from, y, (to - from).max(1.0), THIN),
+            Rect::new(from, y, (to - from).max(1.0), THIN),
             2.0,
             colors::FAINT,
             0.9,
@@ -115,21 +115,16 @@ fn buffer_at(canvas: &mut Canvas, buffer: &Buffer, sections: &[&SectionIdentity]
 
 /// The frame of the memory of a buffer.
 #[derive(Clone, Copy)]
-struct SectionFrame {
+struct WholeBar {
     from: f64,
     to: f64,
     y: f64,
 }
 
 /// Draws the memory of a buffer: its sections in the colours of their nodes.
-fn memory(
-    canvas: &mut Canvas,
-    whole: SectionFrame,
-    sections: &[&SectionIdentity],
-    place: &impl Fn(u64) -> f64,
-) {
-    let SectionFrame { from, to, y } = whole;
-    canvas.rectangle(Frame::new(from, y, to - from, BAR), 0.0, colors::ANY_NODE, 1.0, colors::PAPER);
+fn memory(canvas: &mut Canvas, whole: WholeBar, sections: &[&SectionIdentity], place: &impl Fn(u64) -> f64) {
+    let WholeBar { from, to, y } = whole;
+    canvas.rectangle(Rect::new(from, y, to - from, BAR), 0.0, colors::ANY_NODE, 1.0, colors::PAPER);
     for section in sections {
         let (from, to) = (place(section.offset), place(section.offset + section.length));
         let blocks = !matches!(section.placement, Some(Placement::Interleave(_)));
@@ -140,14 +135,14 @@ fn memory(
             let count = if section.has_copies() { 1 } else { on.len() };
             for on in on.iter().take(count) {
                 let width = (to - from) * on.obtained as f64 / section.length.max(1) as f64;
-                let frame = Frame::new(left, y, width, BAR);
+                let frame = Rect::new(left, y, width, BAR);
                 canvas.rectangle(frame, 0.0, colors::of_node(on.node), 0.75, colors::PAPER);
                 left += width;
             }
         } else {
             let own: Vec<&'static str> = on.iter().map(|on| colors::of_node(on.node)).collect();
             let fill = if own.is_empty() { colors::ANY_NODE.to_owned() } else { canvas.stripes(&own) };
-            canvas.rectangle(Frame::new(from, y, to - from, BAR), 0.0, &fill, 0.75, colors::PAPER);
+            canvas.rectangle(Rect::new(from, y, to - from, BAR), 0.0, &fill, 0.75, colors::PAPER);
         }
         let form = TextForm::SMALL;
         let text = form.fitting(&label(section), to - from - 4.0);
@@ -209,7 +204,7 @@ fn legend(canvas: &mut Canvas, top: f64, nodes: &BTreeMap<NodeId, ()>) {
     let mut x = LEFT;
     let named = nodes.keys().map(|&node| (colors::of_node(node), format!("node {node}")));
     for (color, text) in named.chain([(colors::ANY_NODE, "any node".to_owned())]) {
-        canvas.rectangle(Frame::new(x, top + 4.0, 12.0, 12.0), 0.0, color, 0.75, colors::PAPER);
+        canvas.rectangle(Rect::new(x, top + 4.0, 12.0, 12.0), 0.0, color, 0.75, colors::PAPER);
         canvas.text(x + 16.0, top + 14.0, TextForm::SMALL, &text);
         x += 16.0 + TextForm::SMALL.width(&text) + 16.0;
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hostbuf::{Bytes, NodeId};
 use hostbuf_topology::{DeviceKind, IoDevice, NumaNode, PathType, PciAddress, Topology};
 
-use crate::picture::canvas::{Canvas, Frame, LINE_HEIGHT, MARGIN, TextForm};
+use crate::picture::canvas::{Canvas, LINE_HEIGHT, MARGIN, Rect, TextForm};
 use crate::picture::colors;
 use crate::picture::nested_boxes::NestedBox;
 
@@ -24,9 +24,9 @@ pub(super) fn draw(host: &str, topology: &Topology) -> String {
     let mut canvas = Canvas::new(&format!("the topology of {host}"));
     canvas.text(MARGIN, MARGIN + 12.0, TextForm::TITLE, host);
     let mut bottom = MARGIN + 20.0;
-    let mut boxes: Vec<NestedBox> = topology.nodes().iter().map(|node| node_box(topology, node)).collect();
-    boxes.extend(unplaced_box(topology));
-    for row in boxes.chunks(NODES_IN_ROW) {
+    let mut parts: Vec<NestedBox> = topology.nodes().iter().map(|node| node_box(topology, node)).collect();
+    parts.extend(unplaced_box(topology));
+    for row in parts.chunks(NODES_IN_ROW) {
         let tallest = row.iter().map(|node| node.size(NODE_WIDTH).1).fold(0.0, f64::max);
         let mut left = MARGIN;
         for node in row {
@@ -74,7 +74,7 @@ fn unplaced_box(topology: &Topology) -> Option<NestedBox> {
     (!contents.is_empty()).then(|| NestedBox::new(lines, colors::PAPER, 1.0).around(contents))
 }
 
-/// Returns the boxes of devices, each below its host bridge.
+/// Returns the box of each device, below that of its host bridge.
 fn below_bridges(devices: Vec<&IoDevice>) -> Vec<NestedBox> {
     let mut bridges: BTreeMap<Option<(u32, u8)>, Vec<&IoDevice>> = BTreeMap::new();
     for device in devices {
@@ -82,44 +82,44 @@ fn below_bridges(devices: Vec<&IoDevice>) -> Vec<NestedBox> {
         let root = device.pci_parents().first().copied().or(device.pci_address());
         bridges.entry(root.map(|root| (root.domain, root.bus))).or_default().push(device);
     }
-    let mut boxes = Vec::new();
+    let mut parts = Vec::new();
     for (bridge, devices) in bridges {
         let contents = below_ports(devices, 0);
         match bridge {
             Some((domain, bus)) => {
                 let lines = vec![format!("host bridge {domain:04x}:{bus:02x}")];
-                boxes.push(NestedBox::new(lines, colors::PAPER, 0.75).around(contents));
+                parts.push(NestedBox::new(lines, colors::PAPER, 0.75).around(contents));
             }
-            None => boxes.extend(contents),
+            None => parts.extend(contents),
         }
     }
-    boxes
+    parts
 }
 
-/// Returns the boxes of devices that have the first `depth` bridges in common. A bridge has a box
-/// only if paths part below it, as below a switch.
+/// Returns the box of each of these devices, which have the first `depth` bridges in common. A
+/// bridge has a box only if paths part below it, as below a switch.
 fn below_ports(devices: Vec<&IoDevice>, depth: usize) -> Vec<NestedBox> {
     let mut ports: BTreeMap<Option<PciAddress>, Vec<&IoDevice>> = BTreeMap::new();
     for device in devices {
         ports.entry(device.pci_parents().get(depth).copied()).or_default().push(device);
     }
-    let mut boxes = Vec::new();
+    let mut parts = Vec::new();
     for (port, devices) in ports {
         match (port, &devices[..]) {
             (Some(port), [_, _, ..]) => {
                 let has_ports = devices.iter().any(|device| device.pci_parents().len() > depth + 1);
                 let contents = below_ports(devices, depth + 1);
                 if contents.len() == 1 {
-                    boxes.extend(contents);
+                    parts.extend(contents);
                 } else {
                     let lines = vec![format!("{} {port}", if has_ports { "switch" } else { "port" })];
-                    boxes.push(NestedBox::new(lines, colors::ANY_NODE, 0.2).around(contents));
+                    parts.push(NestedBox::new(lines, colors::ANY_NODE, 0.2).around(contents));
                 }
             }
-            _ => boxes.extend(devices.into_iter().map(device_box)),
+            _ => parts.extend(devices.into_iter().map(device_box)),
         }
     }
-    boxes
+    parts
 }
 
 fn device_box(device: &IoDevice) -> NestedBox {
@@ -221,7 +221,7 @@ fn table(
         canvas.text(MARGIN, y + 14.0, form, name);
         for column in 0..columns.len() {
             let (text, opacity) = cell(row, column);
-            let frame = Frame::new(left + column as f64 * width, y, width, CELL.1);
+            let frame = Rect::new(left + column as f64 * width, y, width, CELL.1);
             canvas.rectangle(frame, 0.0, colors::of_node(NodeId(5)), opacity, colors::PAPER);
             canvas.text(frame.x + width / 2.0, y + 14.0, form.middle(), &text);
         }
