@@ -440,7 +440,7 @@ mod tests {
             let owners: Vec<&str> = node.genomes().map(Genome::name).collect();
             match site.record {
                 "one.0" => {
-                    assert_eq!((owners, &a[site.position as usize - 1..][..K]), (vec!["one"], site.text))
+                    assert_eq!((owners, &a[site.position as usize - 1..][..K]), (vec!["one"], site.text));
                 }
                 "one.1" => {
                     assert_eq!(

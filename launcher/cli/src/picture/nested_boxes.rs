@@ -6,6 +6,14 @@ use super::colors;
 /// The distance between two boxes, and between a box and its contents, in pixels.
 const GAP: f64 = 8.0;
 
+/// A row of boxes.
+struct BoxRow<'a> {
+    /// The boxes, each with its width.
+    parts: Vec<(&'a NestedBox, f64)>,
+    /// The height of the tallest one.
+    height: f64,
+}
+
 /// A box with lines of text, and with other boxes below them.
 #[derive(Clone, Debug)]
 pub(crate) struct NestedBox {
@@ -42,21 +50,20 @@ impl NestedBox {
         }
     }
 
-    /// Returns the rows of the contents, none wider than `width` unless it has one box, with their
-    /// heights.
-    fn rows(&self, width: f64) -> Vec<(Vec<(&NestedBox, f64, f64)>, f64)> {
-        let mut rows: Vec<(Vec<(&NestedBox, f64, f64)>, f64)> = Vec::new();
+    /// Returns the rows of the contents, none wider than `width` unless it has one box.
+    fn rows(&self, width: f64) -> Vec<BoxRow<'_>> {
+        let mut rows: Vec<BoxRow<'_>> = Vec::new();
         let mut left = 0.0;
         for part in &self.contents {
             let (own, height) = part.size(width);
             match rows.last_mut() {
-                Some((row, tallest)) if own + GAP <= left => {
-                    row.push((part, own, height));
-                    *tallest = tallest.max(height);
+                Some(row) if own + GAP <= left => {
+                    row.parts.push((part, own));
+                    row.height = row.height.max(height);
                     left -= own + GAP;
                 }
                 _ => {
-                    rows.push((vec![(part, own, height)], height));
+                    rows.push(BoxRow { parts: vec![(part, own)], height });
                     left = width - own;
                 }
             }
@@ -69,10 +76,10 @@ impl NestedBox {
         let texts = self.lines.iter().enumerate().map(|(i, line)| self.form(i).width(line));
         let mut widest = texts.fold(0.0, f64::max);
         let mut height = self.lines.len() as f64 * LINE_HEIGHT;
-        for (row, tallest) in self.rows(width - 2.0 * GAP) {
-            let own: f64 = row.iter().map(|(_, own, _)| own + GAP).sum::<f64>() - GAP;
+        for row in self.rows(width - 2.0 * GAP) {
+            let own: f64 = row.parts.iter().map(|(_, own)| own + GAP).sum::<f64>() - GAP;
             widest = widest.max(own);
-            height += tallest + GAP;
+            height += row.height + GAP;
         }
         let padding = if self.contents.is_empty() { GAP } else { 1.5 * GAP };
         (widest + 2.0 * GAP, height + padding)
@@ -96,13 +103,13 @@ impl NestedBox {
             at += LINE_HEIGHT;
         }
         at += GAP;
-        for (row, tallest) in self.rows(width - 2.0 * GAP) {
+        for row in self.rows(width - 2.0 * GAP) {
             let mut left = x + GAP;
-            for (part, own, _) in row {
-                part.draw(canvas, (left, at), width - 2.0 * GAP, (own, tallest));
+            for (part, own) in row.parts {
+                part.draw(canvas, (left, at), width - 2.0 * GAP, (own, row.height));
                 left += own + GAP;
             }
-            at += tallest + GAP;
+            at += row.height + GAP;
         }
         frame
     }

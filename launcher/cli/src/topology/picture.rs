@@ -145,7 +145,7 @@ fn device_box(device: &IoDevice) -> NestedBox {
 /// Draws the table of the distances between nodes. Returns its lower edge.
 fn distances(canvas: &mut Canvas, topology: &Topology, top: f64) -> f64 {
     let nodes = topology.nodes();
-    let largest = nodes.iter().flat_map(|node| node.distances()).map(|(_, distance)| *distance).max();
+    let largest = nodes.iter().flat_map(NumaNode::distances).map(|(_, distance)| *distance).max();
     let Some(largest) = largest else { return top };
     let names: Vec<String> = nodes.iter().map(|node| format!("node {}", node.id())).collect();
     let cell = |row: usize, column: usize| {
