@@ -42,8 +42,8 @@ impl Frozen {
     }
 
     /// Returns the NUMA node from whose memory each rank of the group reads the sections with
-    /// [`Placement::Copies`](crate::Placement::Copies), in the order of the ranks; none if the
-    /// buffer has no such section.
+    /// [`Placement::Copies`](crate::Placement::Copies), in the order of the ranks. The list is
+    /// empty if the buffer has no such section.
     #[must_use]
     pub fn rank_nodes(&self) -> &[RankNode] {
         &self.rank_nodes
@@ -81,9 +81,9 @@ impl HostBuffer {
     /// is registered again for reading, with new keys.
     ///
     /// Sections with [`Placement::Copies`](crate::Placement::Copies) then get a copy on the NUMA
-    /// node of each rank, at the same address. [`Frozen::rank_nodes`] names the nodes. A copy has
+    /// node of each rank, at the same address. [`Frozen::rank_nodes`] names the nodes. A copy takes
     /// as much memory as the sections, is sealed like the buffer, and lasts as long as a rank maps
-    /// it. A rank that may run on cores of several nodes reads from the node of most of these.
+    /// it. A rank that may run on cores of several nodes reads from the node with most of them.
     /// Processes that attach later read from the first node.
     ///
     /// # Errors
@@ -91,9 +91,9 @@ impl HostBuffer {
     /// the buffer is not filled on every host, or if a rank holds a
     /// [`Registration`](crate::register::Registration) or a lease by which a device can write to it
     /// (in this case nothing has been sealed, and the call can be repeated); [`Error::Os`] if
-    /// remapping fails. [`Error::Freeze`] if the buffer is frozen, but copies could not be made: a
+    /// remapping fails. [`Error::Freeze`] is also returned if the buffer is frozen but its copies cannot be made: a
     /// node has too little memory, the buffer is not sealed, or the checksum of a copy differs. All
-    /// ranks then read the one memory, and the call can be repeated.
+    /// ranks then read the original pages, and the call can be repeated.
     pub fn freeze(&self, group: &dyn Collective) -> Result<Frozen> {
         let _span = info_span!("freeze", buffer = %self.name()).entered();
         let hosts = Hosts::new(group)?;
@@ -139,8 +139,8 @@ impl HostBuffer {
         }
     }
 
-    /// Adds a seal, unless the file has it already. While its pages are held it tries again, as
-    /// long as `may_retry` returns true.
+    /// Adds a seal, unless the file has it already. While the kernel answers `EBUSY`, retries for up
+    /// to a second as long as `may_retry` returns true.
     fn add_seal(&self, seal: Seals, may_retry: impl FnMut() -> bool) -> Result<()> {
         let have = memfd::seals(self.fd()).map_err(Error::os("reading the seals of the buffer"))?;
         if have.contains(seal) {

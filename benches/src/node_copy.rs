@@ -20,7 +20,7 @@ const PART: usize = 4 << 20;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Measures copies to node 0 of this host with the cores that node 0 has in the recorded tree at
-/// `root`: a host with one node is so divided into two.
+/// `root`: so that a host with one node stands in for two.
 pub(crate) fn compare(root: &str, bytes: usize, repeats: usize) -> BenchResult {
     let nodes = HostNodes::from(Topology::recorded(Path::new(root))?.nodes());
     let cores = nodes.cores(NodeId(0), &Cores::own());
@@ -45,7 +45,7 @@ pub(crate) fn compare(root: &str, bytes: usize, repeats: usize) -> BenchResult {
                 let (side, whole, copied) = if turn == 0 {
                     let copy = NodeCopy {
                         name: "bench".into(),
-                        part: "the copy".into(),
+                        label: "the copy".into(),
                         sources: vec![source],
                         pages,
                         node: NodeId(0),
@@ -92,7 +92,7 @@ fn mapped(
     let mapping = FileMapping::new(file, 0, bytes as u64, HUGE_PAGE).map_err(|why| format!("{why:?}"))?;
     let advice = if pages == Pages::Transparent { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     if pages != Pages::Huge2M {
-        // A kernel without transparent huge pages refuses it.
+        // A kernel without transparent huge pages refuses the advice.
         let _ = mapping.advise(0, bytes as u64, advice);
     }
     Ok(mapping)

@@ -79,11 +79,12 @@ impl Handover {
         }
     }
 
-    /// Runs `work` on the leader, and returns its descriptors on every rank, none if it fails. The
-    /// other ranks of `group` sleep until it has returned.
+    /// Runs `work` on the leader, and sends its descriptors to all ranks. If `work` fails, the leader
+    /// returns the error, and the other ranks get no descriptors. The other ranks of `group` sleep
+    /// meanwhile.
     ///
     /// # Errors
-    /// Those of `work` on the leader; [`Error::Collective`] if the other side has ended.
+    /// Those of `work` on the leader; [`Error::Collective`] if the leader or a rank has ended.
     pub fn lead_files(
         self,
         group: &dyn Collective,

@@ -24,12 +24,13 @@ pub use rank_node::{RankNode, ReadNode};
 
 impl HostBuffer {
     /// Makes the copies of the sections with [`Placement::Copies`](crate::Placement::Copies) of the
-    /// frozen buffer, one on each node that has cores of a rank of `group`, and maps that of its
-    /// node in every rank. Returns the node of each rank, none if there are no such sections.
-    /// Collective.
+    /// frozen buffer, one on each node that has cores of a rank of `group`, and maps in each rank
+    /// the copy of the node of that rank. Returns the node of each rank, or an empty list if no
+    /// section has copies. Collective.
     ///
     /// # Errors
-    /// On all ranks: [`Error::Freeze`] if there are no copies. All ranks read the one memory then.
+    /// On all ranks: [`Error::Freeze`] if the copies cannot be made, in which case all ranks read
+    /// the original pages; [`Error::Collective`].
     pub(crate) fn copy_to_nodes(
         &self,
         group: &dyn Collective,
@@ -45,10 +46,12 @@ impl HostBuffer {
             return own.gather(group, hosts);
         }
         let _span = info_span!("copy", buffer = %self.name(), nodes = nodes.len()).entered();
-        all_or_none(group, self.may_copy(proof))?;
         let host = HostNodes::of_this_host();
         let own = ReadNode::select(&host, &Cores::own(), &nodes);
         let ranks = own.gather(group, hosts)?;
+        // On a host whose ranks all read the original pages there is nothing to copy.
+        let copies = ranks.iter().any(|rank| rank.host == hosts.index && rank.node != nodes[0]);
+        all_or_none(group, if copies { self.may_copy(proof) } else { Ok(()) })?;
         let readers = hosts.local.split(own.node.0 as usize)?;
         let cores = cores_of(&*readers)?;
         // The names of sockets are those of a host, and a host has one leader for each node.
@@ -58,21 +61,10 @@ impl HostBuffer {
         let handover = all_or_none(group, handover.map_err(|error| self.without_copies(&error)))?;
         let files = match handover {
             None => Ok(Vec::new()),
-            Some(handover) => handover.lead_files(group, || {
-                let copy = NodeCopy {
-                    name: file_name(
-                        self.segment.identity.job,
-                        &format!("{COPIES_NAME}{}/{}", self.name(), own.node),
-                    ),
-                    part: format!("the copies of buffer \"{}\"", self.name()),
-                    sources: sections.iter().map(|section| self.frozen_bytes(section)).collect(),
-                    pages: self.pages(),
-                    node: own.node,
-                    cores: host.cores(own.node, &cores),
-                    host: &host,
-                };
-                Ok(vec![copy.make()?.file])
-            }),
+            Some(handover) => {
+                let cores = host.cores(own.node, &cores);
+                handover.lead_files(group, || Ok(vec![self.copy_on(own.node, cores, &host, &sections)?]))
+            }
         };
         let files = all_or_none(group, files.map_err(|error| self.without_copies(&error)))?;
         let mapped = self.map_copies(&sections, &files).map_err(|error| self.without_copies(&error));
@@ -80,11 +72,9 @@ impl HostBuffer {
             self.remap_read_only()?;
             return Err(error);
         }
-        if readers.rank() == 0
-            && let Some(place) = nodes.iter().position(|node| *node == own.node)
-        {
-            self.control().add_node_copy(self.index, place)?;
-        }
+        let place = nodes.iter().position(|node| *node == own.node).filter(|_| readers.rank() == 0);
+        let recorded = place.map_or(Ok(()), |place| self.control().add_node_copy(self.index, place));
+        all_or_none(group, recorded)?;
         if hosts.leads() {
             self.name_remote_readers(&ranks, hosts);
         }
@@ -100,13 +90,34 @@ impl HostBuffer {
         self.segment.read_nodes[self.index].get().copied()
     }
 
-    /// Checks that the kernel has sealed the buffer: later writes would change the one memory, and
-    /// not its copies.
+    /// Makes the memory file with the copies of all sections on `node`, by `cores`.
+    fn copy_on(
+        &self,
+        node: NodeId,
+        cores: Cores,
+        host: &HostNodes,
+        sections: &[&SectionIdentity],
+    ) -> Result<OwnedFd> {
+        let copy = NodeCopy {
+            name: file_name(self.segment.identity.job, &format!("{COPIES_NAME}{}/{node}", self.name())),
+            label: format!("the copies of buffer \"{}\"", self.name()),
+            sources: sections.iter().map(|section| self.frozen_bytes(section)).collect(),
+            pages: self.pages(),
+            node,
+            cores,
+            host,
+        };
+        Ok(copy.make()?.file)
+    }
+
+    /// Checks that the kernel has sealed the buffer: later writes would change the
+    /// original pages, and not their copies.
     fn may_copy(&self, proof: &Proof) -> Result<()> {
         match proof {
             Proof::Sealed => Ok(()),
             Proof::Weaker { why } => Err(self.without_copies(&format_args!(
-                "only memory that the kernel has sealed is copied, and {why}. End the other use of the buffer, and freeze it again"
+                "hostbuf copies only sealed memory, and the kernel did not seal this buffer: {why}. End the processes and registrations that can \
+                 still write to it, and freeze it again"
             ))),
         }
     }
@@ -116,7 +127,7 @@ impl HostBuffer {
         let (name, host) = (self.name(), process::host_name());
         Error::Freeze {
             why: format!(
-                "buffer \"{name}\" on {host} is frozen, but it has no copies on its NUMA nodes, and all ranks read the one memory: {why}"
+                "buffer \"{name}\" on {host} is frozen, but its copies could not be made, so all ranks read the original pages: {why}"
             ),
         }
     }
@@ -129,7 +140,7 @@ impl HostBuffer {
         unsafe { std::slice::from_raw_parts(start, section.length as usize) }
     }
 
-    /// Maps the copies over the sections. Without files this rank keeps the one memory.
+    /// Maps the copies over the sections. Without files this rank keeps the original pages.
     fn map_copies(&self, sections: &[&SectionIdentity], files: &[OwnedFd]) -> Result<()> {
         let Some(file) = files.first() else { return Ok(()) };
         let mut from = 0;
@@ -143,7 +154,7 @@ impl HostBuffer {
         Ok(())
     }
 
-    /// Logs the ranks of this host that read from another node than that of all their cores.
+    /// Warns about the ranks of this host that may read from a remote node.
     fn name_remote_readers(&self, ranks: &[RankNode], hosts: &Hosts) {
         let remote = ranks.iter().filter(|rank| rank.host == hosts.index && !rank.is_local);
         let each: Vec<String> =
@@ -151,15 +162,14 @@ impl HostBuffer {
         if !each.is_empty() {
             warn!(
                 buffer = %self.name(),
-                "ranks may run on cores of other nodes than that of the copy that they read ({}): bind each rank to the cores of one node, \
-                 as by --bind node",
+                "some ranks may read from a remote node ({}): bind each rank to the cores of one node, for example with --bind node",
                 each.join(", ")
             );
         }
     }
 }
 
-/// Returns the nodes that get copies of a section. The first one is that of the one memory.
+/// Returns the nodes that may get copies of a section. The first one has the original pages.
 fn nodes(section: &SectionIdentity) -> Vec<NodeId> {
     section.nodes.iter().map(|on| on.node).collect()
 }

@@ -11,7 +11,7 @@ use crate::job::{Collective, HostIndex, Hosts};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RankNode {
-    /// The rank in the group that has frozen the buffer.
+    /// The rank in the group that froze the buffer.
     pub rank: usize,
     /// The host of the rank.
     pub host: HostIndex,
@@ -36,8 +36,8 @@ impl ReadNode {
     /// The length of an encoded node in bytes.
     const LENGTH: usize = 8;
 
-    /// Selects the node among `copied` that has most of `cores`, on which this process may run. If
-    /// none has any, this is the first of them.
+    /// Selects the node of `copied` that has most of `cores`, or the first node of `copied` if none
+    /// has any.
     ///
     /// # Panics
     /// If `copied` is empty.
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(select(&[3]), (1, true));
         assert_eq!(select(&[1, 2, 3]), (1, false));
         assert_eq!(select(&[0, 2]), (0, false));
-        // A node without a copy, a node without memory, and unknown cores.
+        // Cores of a node without a copy, alone and beside another; an unknown core; no core.
         assert_eq!(select(&[4]), (0, false));
         assert_eq!(select(&[4, 3]), (1, false));
         assert_eq!(select(&[9]), (0, false));

@@ -73,8 +73,8 @@ pub const CONTROL_NAME: &str = "/control";
 /// The beginning of the end of a loaded file's name, behind the number of the job. The name of the
 /// file follows.
 pub const FILES_NAME: &str = "/files/";
-/// The beginning of the end of the name of a memory file with copies of a buffer's sections on a
-/// NUMA node, behind the number of the job. The name of the buffer, `/` and the node follow.
+/// The prefix, behind the number of the job, in the name of a memory file with copies on a NUMA
+/// node. The name of the buffer, `/` and the node follow.
 pub const COPIES_NAME: &str = "/copies/";
 /// The end of the name of the memory file with the state of loaded files, behind the number of the
 /// job.

@@ -32,7 +32,7 @@ pub(crate) struct MappedSegment {
     pub(crate) regions: RegionClaims,
     /// The entries that exempt the buffers from monitoring by registration caches.
     own: OnceLock<Vec<OwnRange>>,
-    /// The node from whose copies this process reads, for each buffer that has copies.
+    /// For each buffer, the node from which this process reads the copied sections, set by a freeze.
     pub(crate) read_nodes: Vec<OnceLock<ReadNode>>,
     /// The mapping, which ends with the last handle. `None` for the buffers of a launcher, which
     /// stay mapped.

@@ -52,13 +52,14 @@ pub struct SectionIdentity {
 }
 
 impl SectionIdentity {
-    /// Returns whether each node gets a copy of the section when the buffer is frozen.
+    /// Returns whether the section is copied to the nodes of the ranks when the buffer is frozen.
     #[must_use]
     pub fn has_copies(&self) -> bool {
         self.placement == Some(Placement::Copies)
     }
 
-    /// Counts the bytes of the copies that exist. `copies` has a bit for each of the nodes.
+    /// Returns the section with the bytes of the existing copies in `obtained`. Bit `i` of `copies`
+    /// stands for node `i` of `nodes`.
     #[must_use]
     pub fn with_copies(mut self, copies: u64) -> SectionIdentity {
         if self.has_copies() {

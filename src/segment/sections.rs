@@ -45,7 +45,7 @@ impl HostBuffer {
     /// now. A part in no section has an empty name; it is listed if the buffer has sections or a
     /// placement.
     pub fn sections(&self) -> impl Iterator<Item = SectionIdentity> {
-        // Of damaged words nothing is known.
+        // If the word is damaged, no copy counts as made.
         let copies = self.control().node_copies(self.index).unwrap_or_default();
         self.section_identities().map(move |section| section.clone().with_copies(copies))
     }

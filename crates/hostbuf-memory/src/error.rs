@@ -41,7 +41,7 @@ pub enum Error {
     },
     /// The bytes of a copy differ from those that were read.
     Copy {
-        /// The copy, and the difference.
+        /// The copy and both checksums.
         why: String,
     },
     /// A process that allocates pages was ended by a signal, and not for lack of memory.

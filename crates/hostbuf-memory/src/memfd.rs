@@ -76,7 +76,7 @@ const SEAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The interval between two attempts to seal.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Adds `seals` to a file. While its pages are held it tries again, for a second, as long as
+/// Adds `seals` to a file. While the kernel answers `EBUSY`, retries for up to a second as long as
 /// `may_retry` returns true.
 ///
 /// # Errors

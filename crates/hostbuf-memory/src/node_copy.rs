@@ -21,22 +21,22 @@ use crate::populate::{PageRequest, populate_placed};
 use crate::seals::Seals;
 
 /// The number of bytes that have one checksum, and that a thread copies at a time.
-const PART: usize = 4 << 20;
+const CHUNK: usize = 4 << 20;
 /// The number of bytes that a thread reads at a time: they stay in the cache of the core until they
 /// are hashed and written.
 const BLOCK: usize = 128 << 10;
 
-/// A memory file with copies that is to be made on a node.
+/// A request to copy memory to one NUMA node.
 #[derive(Debug)]
 // Exhaustive: the operands of the copy, all of which the caller has.
 pub struct NodeCopy<'a> {
     /// The name of the memory file.
     pub name: String,
     /// The name of the copies in messages, such as `the copies of buffer "index"`.
-    pub part: String,
-    /// The memory to copy, each part in whole pages. Nothing may change it.
+    pub label: String,
+    /// The memory to copy, each source in whole pages. Nothing may change it.
     pub sources: Vec<&'a [u8]>,
-    /// The kind of pages, which is not [`Pages::Auto`].
+    /// The kind of pages, never [`Pages::Auto`].
     pub pages: Pages,
     /// The node.
     pub node: NodeId,
@@ -50,18 +50,18 @@ pub struct NodeCopy<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct CopiedFile {
-    /// The descriptor. The parts follow each other without gaps.
+    /// The descriptor. The copies of the sources follow each other without gaps.
     pub file: OwnedFd,
     /// The time for allocating the pages on the node.
     pub populate: Duration,
     /// The time for copying the bytes.
     pub copy: Duration,
-    /// The time for comparing the checksums of the sealed copies.
+    /// The time for sealing the file and comparing the checksums.
     pub compare: Duration,
 }
 
 impl NodeCopy<'_> {
-    /// Makes the file: allocates its pages on the node, copies the parts one after the other, seals
+    /// Makes the file: allocates its pages on the node, copies the sources one after the other, seals
     /// the file against all writes, and then compares the checksums of the copies with those of the
     /// bytes that were read.
     ///
@@ -78,7 +78,7 @@ impl NodeCopy<'_> {
             memfd::seal_when_free(file.as_fd(), Seals::WRITE, || true)?;
             memfd::seal(file.as_fd(), Seals::SEAL)
         };
-        seal().map_err(Error::os(format!("sealing {} on node {}", self.part, self.node)))?;
+        seal().map_err(Error::os(format!("sealing {} on node {}", self.label, self.node)))?;
         self.compare(file.as_fd(), &expected)?;
         let compare = begun.elapsed() - populate - copy;
         tracing::debug!(node = %self.node, ?populate, ?copy, ?compare, "copied");
@@ -92,7 +92,7 @@ impl NodeCopy<'_> {
     /// Creates the file, and allocates its pages on the node.
     fn populated(&self) -> Result<OwnedFd> {
         let length = self.length();
-        let part = DemandPart::new(length, Some(Placement::Node(self.node))).named(self.part.clone());
+        let part = DemandPart::new(length, Some(Placement::Node(self.node))).named(self.label.clone());
         let demand = Demand::new(length, self.pages).parts(vec![part]);
         let mut created = create_all(&[demand], std::slice::from_ref(&self.name), Some(self.host))?;
         let CreatedFile { file, pages, plan } = created.remove(0);
@@ -101,20 +101,20 @@ impl NodeCopy<'_> {
         Ok(file)
     }
 
-    /// Copies the sections. Returns the checksums of the parts that were read.
+    /// Copies the sources. Returns the checksums of the chunks that were read.
     fn copy(&self, file: BorrowedFd<'_>) -> Result<Vec<u64>> {
         let mapping = FileMapping::new(file, 0, self.length(), self.alignment()).map_err(self.unmapped())?;
         // SAFETY: mapped until the end of this function, for writing, and no other process knows
         // the file.
         let mut into =
             unsafe { std::slice::from_raw_parts_mut(mapping.start() as *mut u8, mapping.len() as usize) };
-        let mut parts = Vec::new();
-        for from in self.sources.iter().flat_map(|source| source.chunks(PART)) {
+        let mut chunks = Vec::new();
+        for from in self.sources.iter().flat_map(|source| source.chunks(CHUNK)) {
             let (first, rest) = into.split_at_mut(from.len());
-            parts.push((first, from));
+            chunks.push((first, from));
             into = rest;
         }
-        Ok(on_cores(&self.cores, parts, |(into, from): (&mut [u8], &[u8])| copy_part(into, from)))
+        Ok(on_cores(&self.cores, chunks, |(into, from): (&mut [u8], &[u8])| copy_chunk(into, from)))
     }
 
     /// Compares the checksums of the sealed copies with those of the bytes that were read.
@@ -125,23 +125,25 @@ impl NodeCopy<'_> {
         let copy =
             unsafe { std::slice::from_raw_parts(mapping.start() as *const u8, mapping.len() as usize) };
         let mut rest = copy;
-        let mut parts = Vec::new();
-        for from in self.sources.iter().flat_map(|source| source.chunks(PART)) {
+        let mut chunks = Vec::new();
+        for from in self.sources.iter().flat_map(|source| source.chunks(CHUNK)) {
             let (first, behind) = rest.split_at(from.len());
-            parts.push(first);
+            chunks.push(first);
             rest = behind;
         }
-        let found = on_cores(&self.cores, parts, xxh3_64);
+        let found = on_cores(&self.cores, chunks, xxh3_64);
         let Some(at) = found.iter().zip(expected).position(|(found, expected)| found != expected) else {
             return Ok(());
         };
         Err(Error::Copy {
             why: format!(
-                "the checksum of a part of {} on node {} (part {at} of {}, each of {PART} bytes) is {:#018x} instead of {:#018x}: another \
-                 process has written to the copy, or the memory is faulty",
-                self.part,
-                self.node,
+                "the checksum of chunk {} of {} ({CHUNK} bytes each) of {} on node {} is {:#018x} instead of {:#018x}: another process \
+                 has written to the copy, or the memory of the node is faulty. Freeze the buffer again; if the error recurs, test \
+                 the memory of the node",
+                at + 1,
                 found.len(),
+                self.label,
+                self.node,
                 found[at],
                 expected[at]
             ),
@@ -153,7 +155,7 @@ impl NodeCopy<'_> {
     }
 
     fn unmapped(&self) -> impl FnOnce(MappingRefused) -> Error {
-        let doing = format!("mapping {} on node {}", self.part, self.node);
+        let doing = format!("mapping {} on node {}", self.label, self.node);
         move |refused| {
             let (MappingRefused::Addresses(errno) | MappingRefused::File(errno)) = refused;
             Error::os(doing)(std::io::Error::from_raw_os_error(errno))
@@ -161,8 +163,8 @@ impl NodeCopy<'_> {
     }
 }
 
-/// Copies a part. Returns the checksum of the bytes that were read.
-fn copy_part(into: &mut [u8], from: &[u8]) -> u64 {
+/// Copies a chunk. Returns the checksum of the bytes that were read.
+fn copy_chunk(into: &mut [u8], from: &[u8]) -> u64 {
     let mut sum = Xxh3::new();
     for (into, from) in into.chunks_mut(BLOCK).zip(from.chunks(BLOCK)) {
         sum.update(from);

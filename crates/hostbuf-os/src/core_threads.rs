@@ -1,4 +1,4 @@
-//! Threads that share the parts of a job on a set of cores.
+//! Threads that divide work among a set of cores.
 
 use std::sync::Mutex;
 
@@ -7,8 +7,8 @@ use crate::cores::Cores;
 /// The largest number of threads, which suffices for the memory bandwidth of a node.
 const MAX_THREADS: usize = 32;
 
-/// Calls `work` with each of `parts`, by a thread on each of `cores`, the calling thread included.
-/// Returns the results in the order of the parts.
+/// Calls `work` with each of `parts`, on at most 32 threads spread over `cores`, including the
+/// calling thread. Returns the results in the order of the parts.
 ///
 /// # Panics
 /// If `work` panics.
@@ -29,7 +29,7 @@ pub fn on_cores<T: Send, R: Send>(cores: &Cores, parts: Vec<T>, work: impl Fn(T)
                 cores.begin_at(&first);
                 run()
             };
-            // If a thread cannot be started, the others do its part.
+            // If a thread cannot be started, the others process its parts.
             std::thread::Builder::new().spawn_scoped(scope, start).ok()
         };
         let others: Vec<_> = cores.spread(threads - 1).into_iter().filter_map(on).collect();

@@ -25,7 +25,7 @@ pub fn copy(into: &mut [u8], from: &[u8]) {
     after.copy_from_slice(last);
 }
 
-/// Copies bytes.
+/// Copies bytes by ordinary stores, since there is no other way for this architecture.
 ///
 /// # Panics
 /// If the lengths differ.

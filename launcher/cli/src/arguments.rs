@@ -16,7 +16,7 @@ pub(crate) struct PlacementArguments {
     /// Place the pages on NUMA nodes: 0 (on node 0), 0,1 (on node 0 until it is full, then on node
     /// 1), interleave[:NODES[/WEIGHTS]] (page by page over all nodes with memory, or over NODES;
     /// interleave:0,1/3,1 places three pages on node 0, then one on node 1, and so on), or copies
-    /// (a copy on each node, made when the program freezes the buffer)
+    /// (a copy on the node of each rank, made when the program freezes the buffer)
     #[arg(long, value_name = "NODES", hide_possible_values = true, value_parser = PlacementParser)]
     pub(crate) numa: Option<Placement>,
     /// Add a section, a part of the buffer with NUMA nodes of its own: name=grid,size=4G,numa=0;

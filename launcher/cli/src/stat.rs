@@ -50,8 +50,8 @@ pub(crate) struct StatArguments {
     /// Print JSON, with the unit in the name of each figure
     #[arg(long)]
     pub json: bool,
-    /// Draw a picture of the buffers to a file (SVG; - for standard output), instead of printing:
-    /// sections in the colours of their NUMA nodes, copies, page sizes, fill states, and
+    /// Write a picture of the buffers to FILE as SVG (- for standard output) instead of printing
+    /// tables: sections in the colours of their NUMA nodes, copies, page sizes, fill states and
     /// registrations
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "json")]
     pub svg: Option<PathBuf>,

@@ -26,7 +26,7 @@ pub(crate) struct TopologyArguments {
     /// Print JSON, with the paths between all pairs of devices
     #[arg(long)]
     pub json: bool,
-    /// Draw a picture of the nodes, devices and paths to a file (SVG; - for standard output),
+    /// Write a picture of the nodes, devices and paths to FILE as SVG (- for standard output)
     /// instead of printing them
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "json")]
     pub svg: Option<PathBuf>,

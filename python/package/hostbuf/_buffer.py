@@ -41,9 +41,9 @@ class Info(NamedTuple):
     """The number of hosts of the job; 0 if the hosts do not know each other."""
     read_node: int | None = None
     """The NUMA node from whose memory this process reads the sections with ``numa="copies"``;
-    ``None`` if there are none, or if this process has not frozen the buffer."""
+    ``None`` if the buffer has no such section, or if this process has not frozen it."""
     read_is_local: bool = False
-    """True if that node has all cores on which this process could run."""
+    """True if that node had all cores on which this process could run when it froze the buffer."""
 
 
 class Section(NamedTuple):
@@ -432,9 +432,9 @@ def allocate(
         lazy: allocate each page at its first access, without a check that there is enough memory.
         dump: include the contents in core files.
         numa: the NUMA nodes of the pages: one node (``0`` or ``"0"``); several nodes (``"0,2-3"``),
-            each of which is used when the memory of those before it is used up; or nodes in turn
+            each of which is used when the memory of those before it is used up; nodes in turn
             (``"interleave"``, ``"interleave:0,1"``, with weights ``"interleave:0,1/3,1"``), or a
-            copy on each node after :meth:`Buffer.freeze` (``"copies"``). By default each page is on
+            copy on the node of each process, made by :meth:`Buffer.freeze` (``"copies"``). By default each page is on
             the node of the thread that allocates it.
         sections: named parts of the buffer, from its beginning on, each on whole pages and at the
             same address on every host: a size, or a :class:`Section`, which may have NUMA nodes of

@@ -88,7 +88,7 @@ impl PlannedRange {
         self.pattern.is_some()
     }
 
-    /// Returns the nodes on which copies of the range will be made, besides the node of its pages.
+    /// Returns the nodes that may get a copy of the range, without the node of its own pages.
     #[must_use]
     pub fn nodes_of_copies(&self) -> &[NodeId] {
         match &self.pattern {

@@ -20,8 +20,8 @@ pub enum Placement {
     Nodes(Vec<NodeId>),
     /// Pages on nodes in turn.
     Interleave(Interleave),
-    /// A copy of the pages on each node that has cores, made when the buffer is frozen. Until then
-    /// there is one memory, on the first of these nodes.
+    /// A copy of the pages on the node of each rank, made when the buffer is frozen. The original
+    /// pages are on the first node with cores, whose ranks keep using them.
     Copies,
 }
 
@@ -43,7 +43,7 @@ impl Placement {
     /// The reason alone: the caller states the text and the option that it belongs to.
     pub fn from_text(text: &str) -> Result<Placement, String> {
         if let Some(rest) = text.strip_prefix("copies") {
-            let why = "expected copies alone: each node with cores gets one";
+            let why = "expected copies without a list of nodes: hostbuf selects the nodes of the ranks";
             return if rest.is_empty() { Ok(Placement::Copies) } else { Err(why.to_owned()) };
         }
         match text.strip_prefix("interleave") {
@@ -107,7 +107,7 @@ mod tests {
             ("Interleave:0", "interleave or copies (did you mean interleave?)"),
             ("intrleave", "(did you mean interleave?)"),
             ("all", "interleave or copies"),
-            ("copies:0", "expected copies alone"),
+            ("copies:0", "expected copies without a list of nodes"),
             ("copy", "(did you mean copies?)"),
             ("0/2", "weights belong to interleave"),
             ("interleaved", "expected interleave"),

@@ -168,7 +168,7 @@ fn snapshot(identity: &Identity, copy: &PageCopy) -> Snapshot {
 fn with_copies(identity: &Identity, control: Control<'_>) -> Identity {
     let mut identity = identity.clone();
     for section in &mut identity.sections {
-        // Of a damaged word nothing is known.
+        // If the word is damaged, no copy counts as made.
         let copies = control.node_copies(section.buffer).unwrap_or_default();
         *section = section.clone().with_copies(copies);
     }
