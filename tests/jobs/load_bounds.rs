@@ -68,6 +68,8 @@ impl SlowLoad {
         let mut command = Command::new(terminal);
         // The terminal stays until the command ends.
         command.arg(self.0.path("never")).arg(hostbuf());
+        // Without it, as under cron, no bar is drawn.
+        command.env("TERM", "xterm");
         let text = self.run(&mut command, slow, arguments).stdout;
         println!("{text}");
         let states = text.split("hostbuf: loading [").skip(1);
