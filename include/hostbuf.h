@@ -387,10 +387,10 @@ typedef struct hostbuf_options {
     // Bytes for later versions, which must be 0.
     uint8_t reserved[2];
     // The NUMA nodes of the pages: one node (`0`); several nodes (`0,2-3`), each of which is used
-    // when the memory of those before it is used up; or nodes in turn (`interleave`,
-    // `interleave:0,1`, with weights `interleave:0,1/3,1`), or a copy on each node after
-    // `hostbuf_freeze` (`copies`). Null leaves each page on the node of
-    // the thread that allocates it. A lazy buffer has no placement.
+    // when the memory of those before it is used up; nodes in turn (`interleave`,
+    // `interleave:0,1`, with weights `interleave:0,1/3,1`); or a copy on the node of each process,
+    // made by `hostbuf_freeze` (`copies`). Null leaves each page on the node of the thread that
+    // allocates it. A lazy buffer has no placement.
     const char *numa;
     // The sections, an array of `section_count`, from the beginning of the buffer on.
     const struct hostbuf_section_options *sections;
@@ -423,9 +423,10 @@ typedef struct hostbuf_info {
     // The number of hosts of the job; 0 if the hosts do not know each other.
     uint32_t hosts;
     // The NUMA node from whose memory this process reads the sections with the placement `copies`;
-    // -1 if there are none, or if this process has not frozen the buffer.
+    // -1 if the buffer has no such section, or if this process has not frozen it.
     int32_t read_node;
-    // 1 if that node has all cores on which this process could run, otherwise 0.
+    // 1 if `read_node` had all cores on which this process could run when it froze the buffer,
+    // otherwise 0.
     int32_t read_is_local;
 } hostbuf_info;
 

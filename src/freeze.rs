@@ -91,9 +91,9 @@ impl HostBuffer {
     /// the buffer is not filled on every host, or if a rank holds a
     /// [`Registration`](crate::register::Registration) or a lease by which a device can write to it
     /// (in this case nothing has been sealed, and the call can be repeated); [`Error::Os`] if
-    /// remapping fails. [`Error::Freeze`] is also returned if the buffer is frozen but its copies cannot be made: a
-    /// node has too little memory, the buffer is not sealed, or the checksum of a copy differs. All
-    /// ranks then read the original pages, and the call can be repeated.
+    /// remapping fails. [`Error::Freeze`] is also returned if the buffer is frozen but its copies
+    /// cannot be made: a node has too little memory, the buffer is not sealed, or the checksum of a
+    /// copy differs. All ranks then read the original pages, and the call can be repeated.
     pub fn freeze(&self, group: &dyn Collective) -> Result<Frozen> {
         let _span = info_span!("freeze", buffer = %self.name()).entered();
         let hosts = Hosts::new(group)?;
@@ -120,6 +120,13 @@ impl HostBuffer {
         }
         let proof = share_proof(&*hosts.local, proof)?;
         let rank_nodes = self.copy_to_nodes(group, &hosts, &proof);
+        // Another thread may have registered the original pages for reading meanwhile. If that
+        // registration is in use, it keeps them, and its bytes stay right.
+        if let (Ok([_, ..]), Some(freezing)) = (rank_nodes.as_deref(), &freezing)
+            && let Err(error) = freezing.finish()
+        {
+            warn!(buffer = %self.name(), %error, "a registration keeps the original pages of a copied section");
+        }
         if !preregistered::register_again(span) {
             warn!(buffer = %self.name(), "the buffer could not be registered again for reading, as --register demands");
         }
@@ -139,8 +146,8 @@ impl HostBuffer {
         }
     }
 
-    /// Adds a seal, unless the file has it already. While the kernel answers `EBUSY`, retries for up
-    /// to a second as long as `may_retry` returns true.
+    /// Adds a seal, unless the file has it already. While the kernel answers `EBUSY`, retries for
+    /// up to a second as long as `may_retry` returns true.
     fn add_seal(&self, seal: Seals, may_retry: impl FnMut() -> bool) -> Result<()> {
         let have = memfd::seals(self.fd()).map_err(Error::os("reading the seals of the buffer"))?;
         if have.contains(seal) {

@@ -6,15 +6,15 @@ use std::path::Path;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// A picture of curves over a number, such as that of threads.
+/// A picture of curves plotted against a count, such as the number of threads.
 #[derive(Debug)]
 pub(crate) struct CurvePlot {
-    /// The name of the file without its ending.
+    /// The name of the file without the extension.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// The meaning of the numbers.
+    /// The label of the x axis.
     pub(crate) x: &'static str,
-    /// The meaning of the values, with the unit.
+    /// The label of the y axis, with the unit.
     pub(crate) y: &'static str,
     pub(crate) curves: &'static [CurveSource],
 }
@@ -94,10 +94,10 @@ const THEIRS: RGBColor = RGBColor(0x66, 0x66, 0x66);
 /// The colour of a bar, and of ratios that miss it.
 const BAR: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
 
-/// Draws curves to a file. Both axes begin at 0, so the heights compare.
+/// Draws curves to a file. Both axes begin at 0, so heights are comparable.
 ///
 /// # Errors
-/// Those of the file.
+/// An error if the file cannot be written.
 pub(crate) fn curves(path: &Path, plot: &CurvePlot, curves: &[Curve]) -> Result<(), Box<dyn Error>> {
     let all = || curves.iter().flat_map(|curve| curve.points.iter().copied());
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MIN_POSITIVE, f64::max);
@@ -143,7 +143,7 @@ pub(crate) fn curves(path: &Path, plot: &CurvePlot, curves: &[Curve]) -> Result<
 /// Draws all ratios beside their bars to a file, on a logarithmic axis.
 ///
 /// # Errors
-/// Those of the file.
+/// An error if the file cannot be written.
 pub(crate) fn ratios(path: &Path, marks: &[RatioMark]) -> Result<(), Box<dyn Error>> {
     const ROW: i32 = 18;
     const NAMES: i32 = 560;
@@ -153,7 +153,7 @@ pub(crate) fn ratios(path: &Path, marks: &[RatioMark]) -> Result<(), Box<dyn Err
     let area = SVGBackend::new(path, ((NAMES + WIDTH + 40) as u32, height as u32)).into_drawing_area();
     area.fill(&WHITE)?;
     let font = |size: i32| ("sans-serif", size).into_font();
-    area.draw(&Text::new("Ratios, as parts of their bars (left of the line: met)", (16, 12), font(16)))?;
+    area.draw(&Text::new("Ratios relative to their bars (left of the line: met)", (16, 12), font(16)))?;
     // From a sixteenth of the bar to four times the bar.
     let (least, most) = (-4.0, 2.0);
     let place = |of_bar: f64| {

@@ -485,7 +485,7 @@ pub(crate) const ROWS: &[FigureRow] = &[
     ),
     row(
         "node-copy-4k",
-        "a sealed copy by the cores of a node, of a plain copy into a new file; 4k pages",
+        "rate of a sealed copy by the cores of a node : of a plain copy into a new file; 4k pages",
         Rate,
         Over,
         AtLeast(0.9),

@@ -65,7 +65,9 @@ fn run(files: &[String]) -> Result<()> {
     let group = &*group;
     // Every rank needs the k-mers that it looks up.
     let genomes = all_or_none(group, genomes(files))?;
-    let need = *survey::survey(&genomes).last().ok_or(Error::invalid("there is no genome"))?;
+    let need = *survey::survey(&genomes)
+        .last()
+        .ok_or(Error::invalid("the input contains no genome: pass FASTA files with at least one record"))?;
     let buffer = if launched {
         all_or_none(group, HostBuffer::attach())?
     } else {
@@ -73,7 +75,9 @@ fn run(files: &[String]) -> Result<()> {
     };
     buffer.initialize(|arena| index::build(arena, &genomes, need.distinct))?;
     // The reference stays valid: the copies have the same address.
-    let index = buffer.root::<index::Index>()?.ok_or(Error::invalid("the buffer has no index"))?;
+    let index = buffer
+        .root::<index::Index>()?
+        .ok_or(Error::invalid("the buffer has no index of this example: start the job with a new buffer"))?;
     let begun = Instant::now();
     let frozen = buffer.freeze(group)?;
     let freeze = begun.elapsed();
@@ -119,7 +123,7 @@ fn table(frozen: &Frozen, nanoseconds: &[u64]) -> String {
     nodes.dedup();
     let names: Vec<String> = nodes.iter().map(ToString::to_string).collect();
     let (count, names) = (nodes.len(), names.join(", "));
-    let mut text = format!("nodes       the ranks read from the memory of {count}: {names}\n");
+    let mut text = format!("nodes       the ranks read from {count} nodes: {names}\n");
     for (rank, nanoseconds) in ranks.iter().zip(nanoseconds) {
         let cores = if rank.is_local { "all its cores are there" } else { "it may run on other nodes" };
         text += &format!(
@@ -141,7 +145,7 @@ fn genomes(files: &[String]) -> Result<Vec<Source>> {
     Ok(vec![Source { name: "random".into(), records: vec![record] }])
 }
 
-/// Returns k-mers of the genomes in random order, other ones in each rank.
+/// Returns a random sample of the k-mers of the genomes, a different one in each rank.
 fn sample(genomes: &[Source], rank: u64) -> Vec<u64> {
     let records = genomes.iter().flat_map(|genome| &genome.records);
     let all: Vec<u64> = records.flat_map(|record| kmer::kmers(&record.bases).map(|(_, kmer)| kmer)).collect();
@@ -150,7 +154,7 @@ fn sample(genomes: &[Source], rank: u64) -> Vec<u64> {
     (0..if all.is_empty() { 0 } else { LOOK_UPS }).map(pick).collect()
 }
 
-/// A sequence of numbers that look random.
+/// A generator of pseudo-random numbers.
 struct Random(u64);
 
 impl Random {

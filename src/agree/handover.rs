@@ -79,9 +79,9 @@ impl Handover {
         }
     }
 
-    /// Runs `work` on the leader, and sends its descriptors to all ranks. If `work` fails, the leader
-    /// returns the error, and the other ranks get no descriptors. The other ranks of `group` sleep
-    /// meanwhile.
+    /// Runs `work` on the leader, and sends its descriptors to all ranks. If `work` fails, the
+    /// leader returns the error, and the other ranks get no descriptors. The other ranks of `group`
+    /// sleep meanwhile.
     ///
     /// # Errors
     /// Those of `work` on the leader; [`Error::Collective`] if the leader or a rank has ended.

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "replaces the mapping of a section by that of its copy")]
 
+pub(crate) mod buffer_copies;
 pub(crate) mod rank_node;
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,6 +17,7 @@ use crate::proof::Proof;
 use crate::segment::handle::HostBuffer;
 use crate::segment::{COPIES_NAME, SectionIdentity, file_name};
 
+use buffer_copies::KnownCopies;
 use hostbuf_memory::NodeCopy;
 use hostbuf_memory::placement::HostNodes;
 use hostbuf_os::cores::Cores;
@@ -69,16 +71,18 @@ impl HostBuffer {
         let files = all_or_none(group, files.map_err(|error| self.without_copies(&error)))?;
         let mapped = self.map_copies(&sections, &files).map_err(|error| self.without_copies(&error));
         if let Err(error) = all_or_none(group, mapped) {
-            self.remap_read_only()?;
+            self.segment.copies[self.index].set(None);
+            all_or_none(group, self.remap_read_only())?;
             return Err(error);
         }
-        let place = nodes.iter().position(|node| *node == own.node).filter(|_| readers.rank() == 0);
-        let recorded = place.map_or(Ok(()), |place| self.control().add_node_copy(self.index, place));
-        all_or_none(group, recorded)?;
+        let mut read: Vec<NodeId> =
+            ranks.iter().filter(|rank| rank.host == hosts.index).map(|rank| rank.node).collect();
+        read.sort_unstable();
+        read.dedup();
+        self.segment.copies[self.index].set(Some(KnownCopies { own, nodes: read }));
         if hosts.leads() {
             self.name_remote_readers(&ranks, hosts);
         }
-        let _ = self.segment.read_nodes[self.index].set(own);
         Ok(ranks)
     }
 
@@ -87,7 +91,7 @@ impl HostBuffer {
     /// section, or if this process has not frozen it.
     #[must_use]
     pub fn read_node(&self) -> Option<ReadNode> {
-        self.segment.read_nodes[self.index].get().copied()
+        self.segment.copies[self.index].get().map(|copies| copies.own)
     }
 
     /// Makes the memory file with the copies of all sections on `node`, by `cores`.

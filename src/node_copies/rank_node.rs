@@ -42,9 +42,11 @@ impl ReadNode {
     /// # Panics
     /// If `copied` is empty.
     pub(super) fn select(host: &HostNodes, cores: &Cores, copied: &[NodeId]) -> ReadNode {
-        let found = host.with_cores_of(cores).into_iter().find(|(node, _)| copied.contains(node));
-        let (node, count) = found.unwrap_or((copied[0], 0));
-        ReadNode { node, is_local: count > 0 && count == cores.count() }
+        let nodes = host.with_cores_of(cores);
+        let found = nodes.iter().find(|(node, _)| copied.contains(node));
+        let (node, count) = found.copied().unwrap_or((copied[0], 0));
+        // Nodes that stand for unknown ones have the same cores.
+        ReadNode { node, is_local: nodes.len() == 1 && count == cores.count() }
     }
 
     /// Returns the nodes of all ranks of `group`. Collective.

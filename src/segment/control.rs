@@ -28,8 +28,6 @@ struct ControlState {
     root_type: AtomicU64,
     /// The end of the memory that failed fills allocated in processes that may be alive.
     retained: Checked,
-    /// The nodes that have copies: a bit for each node of the sections with copies, 32 in a word.
-    node_copies: [Checked; 2],
 }
 
 const _: () = assert!(size_of::<ControlState>() == ROW_LENGTH);
@@ -102,8 +100,7 @@ impl<'p> Control<'p> {
     /// Makes buffer `index` empty, with generation 0.
     pub fn reset(self, index: usize) {
         let state = self.state(index);
-        let [low, high] = &state.node_copies;
-        for word in [&state.generation, &state.high_water, &state.root, &state.retained, low, high] {
+        for word in [&state.generation, &state.high_water, &state.root, &state.retained] {
             word.store(0);
         }
         state.root_type.store(0, Ordering::Relaxed);
@@ -198,27 +195,6 @@ impl<'p> Control<'p> {
         self.state(index).retained.store(bytes);
     }
 
-    /// Returns the nodes that have a copy of the sections with `numa=copies`: a bit for each node
-    /// of these sections, in their order.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`].
-    pub fn node_copies(self, index: usize) -> Result<u64> {
-        let [low, high] = &self.state(index).node_copies;
-        let load = |word: &Checked| word.load("the nodes with copies");
-        Ok(load(low)? | load(high)? << 32)
-    }
-
-    /// Records that a node of the sections with `numa=copies` has a copy. `place` is its place
-    /// among their nodes.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`].
-    pub(crate) fn add_node_copy(self, index: usize, place: usize) -> Result<()> {
-        let word = &self.state(index).node_copies[place / 32];
-        word.update("the nodes with copies", |made| Some(made | 1 << (place % 32))).map(drop)
-    }
-
     /// Replaces the high-water mark by the result of `change`, which gets its value, unless that is
     /// `None`. Returns the value before the change, or `None` if it was not changed.
     ///
@@ -264,10 +240,6 @@ mod tests {
         control.set_phases([1, 2, 3, 4, 5, 6]);
         control.set_high_water(0, 12_345_678);
         control.set_root(0, 65, 0xabcd);
-        control.add_node_copy(0, 3).unwrap();
-        control.add_node_copy(0, 40).unwrap();
-        control.add_node_copy(0, 3).unwrap();
-        assert_eq!(control.node_copies(0).unwrap(), 1 << 3 | 1 << 40);
         (memory, control)
     }
 
@@ -275,8 +247,7 @@ mod tests {
     fn any_flipped_byte_is_an_error_and_never_another_value() {
         let (_memory, control) = page();
         let words = |c: Control<'_>| -> Result<_> {
-            let numbers = (c.high_water(0)?, c.root(0)?.0, c.retained(0)?, c.node_copies(0)?);
-            Ok((c.fill(0)?, c.generation(0)?, numbers))
+            Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0, c.retained(0)?))
         };
         let good = words(control).unwrap();
         let phases = control.phases();

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{AttachError, Error, Result};
-use crate::node_copies::rank_node::ReadNode;
+use crate::node_copies::buffer_copies::BufferCopies;
 use crate::segment::control::Control;
 use crate::segment::control_layout::ControlLayout;
 use crate::segment::fillers::Fillers;
@@ -32,8 +32,8 @@ pub(crate) struct MappedSegment {
     pub(crate) regions: RegionClaims,
     /// The entries that exempt the buffers from monitoring by registration caches.
     own: OnceLock<Vec<OwnRange>>,
-    /// For each buffer, the node from which this process reads the copied sections, set by a freeze.
-    pub(crate) read_nodes: Vec<OnceLock<ReadNode>>,
+    /// For each buffer, the copies of its sections, set by a freeze.
+    pub(crate) copies: Vec<BufferCopies>,
     /// The mapping, which ends with the last handle. `None` for the buffers of a launcher, which
     /// stay mapped.
     pub(crate) mapping: Option<Mapping>,
@@ -109,7 +109,7 @@ impl MappedSegment {
             return Err(Error::Corrupt { word: "the address", found: identity.address });
         }
         check_files(&identity, &fds)?;
-        let read_nodes = identity.buffers.iter().map(|_| OnceLock::new()).collect();
+        let copies = identity.buffers.iter().map(|_| BufferCopies::default()).collect();
         let segment = Arc::new(MappedSegment {
             identity,
             control: (at(range.control), layout),
@@ -118,7 +118,7 @@ impl MappedSegment {
             fillers: Fillers::default(),
             regions: RegionClaims::default(),
             own: OnceLock::new(),
-            read_nodes,
+            copies,
             mapping,
         });
         let mut own = Vec::new();

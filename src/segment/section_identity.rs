@@ -58,13 +58,13 @@ impl SectionIdentity {
         self.placement == Some(Placement::Copies)
     }
 
-    /// Returns the section with the bytes of the existing copies in `obtained`. Bit `i` of `copies`
-    /// stands for node `i` of `nodes`.
+    /// Returns the section with the bytes of its copies in `obtained`. `copied` are the nodes that
+    /// have copies of the buffer.
     #[must_use]
-    pub fn with_copies(mut self, copies: u64) -> SectionIdentity {
+    pub fn with_copies(mut self, copied: &[NodeId]) -> SectionIdentity {
         if self.has_copies() {
-            let made = self.nodes.iter_mut().enumerate().filter(|(place, _)| copies >> place & 1 == 1);
-            made.for_each(|(_, on)| on.obtained = self.length);
+            let made = self.nodes.iter_mut().filter(|on| copied.contains(&on.node));
+            made.for_each(|on| on.obtained = self.length);
         }
         self
     }

@@ -45,9 +45,8 @@ impl HostBuffer {
     /// now. A part in no section has an empty name; it is listed if the buffer has sections or a
     /// placement.
     pub fn sections(&self) -> impl Iterator<Item = SectionIdentity> {
-        // If the word is damaged, no copy counts as made.
-        let copies = self.control().node_copies(self.index).unwrap_or_default();
-        self.section_identities().map(move |section| section.clone().with_copies(copies))
+        let copied = self.segment.copies[self.index].get().map(|copies| copies.nodes).unwrap_or_default();
+        self.section_identities().map(move |section| section.clone().with_copies(&copied))
     }
 
     pub(crate) fn section_identities(&self) -> impl Iterator<Item = &SectionIdentity> {

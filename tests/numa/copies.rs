@@ -42,7 +42,8 @@ pub fn checks() -> Vec<GuestCheck> {
             name: "copies-of-unbound-ranks",
             command: job("--size 1M", &["unbound"]),
             check: |output| {
-                let remote = "rank 0 from node 0, rank 1 from node 0, rank 2 from node 0, rank 3 from node 0";
+                let remote =
+                    "(rank 0 from node 0, rank 1 from node 0, rank 2 from node 0, rank 3 from node 0)";
                 contains(output, 0, &["ok unbound", remote, "--bind node"])
             },
         },
@@ -72,9 +73,23 @@ pub fn two_node_checks() -> Vec<GuestCheck> {
                 program("numa_copies").display()
             ),
             check: |output| {
-                let of_each = ["memory of 2: 0, 1", "reads from node 0 (all", "reads from node 1 (all"];
+                let of_each = ["from 2 nodes: 0, 1", "reads from node 0 (all", "reads from node 1 (all"];
                 contains(output, 0, &of_each)
             },
+        },
+        GuestCheck {
+            name: "copies-of-spanning-ranks",
+            command: job("--size 1M", &["spanning"]),
+            check: |output| contains(output, 0, &["ok spanning", "(rank 1 from node 1, rank 3 from node 0)"]),
+        },
+        GuestCheck {
+            name: "copies-without-a-freeze",
+            command: format!(
+                "{} '{}' run -q --launcher local -n 2 --size 64M --numa copies -- echo passed",
+                command_line("leaves_nothing", &[]),
+                hostbuf().display()
+            ),
+            check: |output| contains(output, 0, &["passed\npassed\n"]),
         },
         GuestCheck {
             name: "copies-of-a-full-node",

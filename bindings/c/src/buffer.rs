@@ -64,9 +64,9 @@ pub struct hostbuf_options {
     pub reserved: [u8; 2],
     /// The NUMA nodes of the pages: one node (`0`); several nodes (`0,2-3`), each of which is used
     /// when the memory of those before it is used up; nodes in turn (`interleave`,
-    /// `interleave:0,1`, with weights `interleave:0,1/3,1`); or a copy on the node of each process, made by `hostbuf_freeze`
-    /// (`copies`). Null leaves each page on the node of
-    /// the thread that allocates it. A lazy buffer has no placement.
+    /// `interleave:0,1`, with weights `interleave:0,1/3,1`); or a copy on the node of each process,
+    /// made by `hostbuf_freeze` (`copies`). Null leaves each page on the node of the thread that
+    /// allocates it. A lazy buffer has no placement.
     pub numa: *const c_char,
     /// The sections, an array of `section_count`, from the beginning of the buffer on.
     pub sections: *const hostbuf_section_options,

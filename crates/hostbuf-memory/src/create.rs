@@ -87,7 +87,8 @@ fn create_on(
 ) -> Result<Vec<CreatedFile>> {
     // The error of a node says more than that of the host.
     let plans = plan_all(demands, pages, space)?;
-    space::check(demands, pages)?;
+    let copies: Vec<u64> = plans.iter().map(FilePlan::copied_bytes).collect();
+    space::check_with_copies(demands, pages, &copies)?;
     let create = |(i, plan): (usize, FilePlan)| {
         let (pages, length) = (pages[i], demands[i].length());
         let doing = format!("creating a memory file of {length} bytes on pages {pages}");

@@ -61,9 +61,9 @@ pub struct CopiedFile {
 }
 
 impl NodeCopy<'_> {
-    /// Makes the file: allocates its pages on the node, copies the sources one after the other, seals
-    /// the file against all writes, and then compares the checksums of the copies with those of the
-    /// bytes that were read.
+    /// Makes the file: allocates its pages on the node, copies the sources one after the other,
+    /// seals the file against all writes, and then compares the checksums of the copies with those
+    /// of the bytes that were read.
     ///
     /// # Errors
     /// Those of [`create_all`] and [`populate_placed`]; [`Error::Copy`] if the bytes of a copy
@@ -97,7 +97,11 @@ impl NodeCopy<'_> {
         let mut created = create_all(&[demand], std::slice::from_ref(&self.name), Some(self.host))?;
         let CreatedFile { file, pages, plan } = created.remove(0);
         let request = PageRequest::new(&plan, pages);
-        populate_placed(file.as_fd(), request, &|_| self.cores, &mut |_| {})?;
+        let obtained = populate_placed(file.as_fd(), request, &|_| self.cores, &mut |_| {})?;
+        if pages == Pages::Transparent && obtained.huge < length {
+            let huge = obtained.huge;
+            tracing::warn!(node = %self.node, huge, length, "a node has too few huge pages for its copies");
+        }
         Ok(file)
     }
 

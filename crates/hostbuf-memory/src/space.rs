@@ -104,11 +104,23 @@ pub fn check_huge(length: u64, page: u64) -> Result<()> {
 /// [`Error::NoSpace`] for the first limit that is too small; [`Error::Unsupported`] for a page size
 /// that the kernel does not support.
 pub fn check(demands: &[Demand], resolved: &[Pages]) -> Result<()> {
+    check_with_copies(demands, resolved, &[])
+}
+
+/// Checks as [`check`], with the memory of copies on NUMA nodes. `copies` has their bytes for each
+/// of `demands`, or is empty.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn check_with_copies(demands: &[Demand], resolved: &[Pages], copies: &[u64]) -> Result<()> {
+    let copies = copies.iter().copied().chain(std::iter::repeat(0));
+    let each: Vec<_> = demands.iter().zip(resolved).zip(copies).collect();
     let sum = |wanted: &dyn Fn(&Demand, Pages) -> bool| -> u64 {
-        let each = demands.iter().zip(resolved).filter(|(demand, pages)| wanted(demand, **pages));
-        each.map(|(demand, _)| demand.length()).sum()
+        let each = each.iter().filter(|((demand, pages), _)| wanted(demand, **pages));
+        each.map(|((demand, _), copies)| demand.length().saturating_add(*copies)).sum()
     };
-    check_address_space(sum(&|_, _| true))?;
+    // Copies are mapped over the original pages, so they need no addresses.
+    check_address_space(demands.iter().map(Demand::length).sum())?;
     let ordinary = sum(&|demand, pages| !demand.lazy && matches!(pages, Pages::Small | Pages::Transparent));
     if ordinary > 0 {
         check_ordinary(ordinary)?;

@@ -171,7 +171,8 @@ pub unsafe fn unmap(address: usize, length: usize) {
 ///
 /// # Safety
 /// Every mapping in `[address, address + length)` must belong to the caller, and no reference may
-/// point into it, unless the same bytes of the same file are mapped there already.
+/// point into it, unless the same bytes are mapped there already, which nothing changes any more or
+/// which belong to the same file.
 ///
 /// # Errors
 /// As `mmap(2)`; [`Errno::EXIST`] if the kernel maps elsewhere, which it must not.

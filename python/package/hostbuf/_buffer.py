@@ -434,8 +434,8 @@ def allocate(
         numa: the NUMA nodes of the pages: one node (``0`` or ``"0"``); several nodes (``"0,2-3"``),
             each of which is used when the memory of those before it is used up; nodes in turn
             (``"interleave"``, ``"interleave:0,1"``, with weights ``"interleave:0,1/3,1"``), or a
-            copy on the node of each process, made by :meth:`Buffer.freeze` (``"copies"``). By default each page is on
-            the node of the thread that allocates it.
+            copy on the node of each process, made by :meth:`Buffer.freeze` (``"copies"``). By
+            default each page is on the node of the thread that allocates it.
         sections: named parts of the buffer, from its beginning on, each on whole pages and at the
             same address on every host: a size, or a :class:`Section`, which may have NUMA nodes of
             its own. A tuple ``(size, numa)`` is a :class:`Section`, too.

@@ -67,8 +67,8 @@ impl HostNodes {
         cores.filter(|cores| cores.count() > 0).unwrap_or(*allowed)
     }
 
-    /// Returns each node with memory that has some of `cores`, with their number there, in descending
-    /// order of that number.
+    /// Returns each node with memory that has some of `cores`, with their number there, in
+    /// descending order of that number.
     #[must_use]
     pub fn with_cores_of(&self, cores: &Cores) -> Vec<(NodeId, usize)> {
         let count = |(node, all): &(NodeId, Cores)| (*node, all.intersection(cores).count());

@@ -135,6 +135,12 @@ impl FilePlan {
         self.ranges.iter().filter(|range| range.is_placed()).map(|range| range.length).sum()
     }
 
+    /// Returns the number of bytes that copies on all nodes that may get one would take.
+    #[must_use]
+    pub fn copied_bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.length * range.nodes_of_copies().len() as u64).sum()
+    }
+
     /// Returns the nodes on which the plan has pages, in ascending order.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeId> {

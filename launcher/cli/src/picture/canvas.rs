@@ -11,7 +11,7 @@ pub(crate) const LINE_HEIGHT: f64 = 16.0;
 /// The margin of a picture in pixels.
 pub(crate) const MARGIN: f64 = 16.0;
 
-/// The style of all texts. The family is one of each system; its letters have similar widths.
+/// The style of all texts. Every system has one of these fonts, and their widths are similar.
 const STYLE: &str = "text { font-family: Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif; }";
 
 /// A rectangle in pixels.
@@ -49,7 +49,7 @@ pub(crate) struct TextForm {
     pub(crate) bold: bool,
     /// The colour.
     pub(crate) color: &'static str,
-    /// The place of the given point: `start` or `middle` of the text.
+    /// The `text-anchor` of SVG: the given point is at the `start` or in the `middle` of the text.
     pub(crate) anchor: &'static str,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Canvas {
 }
 
 impl Canvas {
-    /// Makes an empty picture. `title` is its name for readers who cannot see it.
+    /// Makes an empty picture. `title` is its accessible name.
     pub(crate) fn new(title: &str) -> Canvas {
         let drawn: Vec<Box<dyn Node>> = vec![Title::new(printable(title)).into(), Style::new(STYLE).into()];
         Canvas { drawn, definitions: Definitions::new(), stripes: Vec::new(), width: 0.0, height: 0.0 }
@@ -197,7 +197,7 @@ impl Canvas {
         self.drawn.push(node.into());
     }
 
-    /// Returns the picture as a text of XML.
+    /// Returns the picture as SVG.
     pub(crate) fn finish(self) -> String {
         let (width, height) = ((self.width + MARGIN).ceil(), (self.height + MARGIN).ceil());
         let paper = Rectangle::new().set("width", "100%").set("height", "100%").set("fill", colors::PAPER);
@@ -212,7 +212,7 @@ impl Canvas {
     }
 }
 
-/// Returns a length with one decimal.
+/// Rounds a length to one decimal place.
 fn pixels(length: f64) -> f64 {
     (length * 10.0).round() / 10.0
 }

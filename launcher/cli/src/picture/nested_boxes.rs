@@ -17,11 +17,11 @@ struct BoxRow<'a> {
 /// A box with lines of text, and with other boxes below them.
 #[derive(Clone, Debug)]
 pub(crate) struct NestedBox {
-    /// The lines of text. The first one is bold if the box is for others.
+    /// The lines of text. The first one is bold in a container.
     pub(crate) lines: Vec<String>,
     /// The boxes in it.
     pub(crate) contents: Vec<NestedBox>,
-    /// True for a box that is for others, though it may have none.
+    /// True for a container, even an empty one.
     pub(crate) is_outer: bool,
     /// The fill.
     pub(crate) fill: &'static str,
@@ -32,7 +32,7 @@ pub(crate) struct NestedBox {
 }
 
 impl NestedBox {
-    /// Makes a box with lines of text, and without others.
+    /// Makes a box without contents.
     pub(crate) fn new(lines: Vec<String>, fill: &'static str, opacity: f64) -> NestedBox {
         NestedBox { lines, contents: Vec::new(), is_outer: false, fill, opacity, line: colors::LINE }
     }
@@ -50,7 +50,7 @@ impl NestedBox {
         }
     }
 
-    /// Returns the rows of the contents, none wider than `width` unless it has one box.
+    /// Returns the rows of the contents. A row is wider than `width` only if it has a single box.
     fn rows(&self, width: f64) -> Vec<BoxRow<'_>> {
         let mut rows: Vec<BoxRow<'_>> = Vec::new();
         let mut left = 0.0;

@@ -156,23 +156,12 @@ fn snapshot(identity: &Identity, copy: &PageCopy) -> Snapshot {
     };
     let registrations = Ledger::new(control).registrations();
     Snapshot {
-        identity: with_copies(identity, control),
+        identity: identity.clone(),
         phases: control.phases(),
         states: (0..identity.buffers.len()).map(state).collect(),
         registrations: registrations.into_iter().map(|r| r.map_err(|e| e.to_string())).collect(),
         unlisted: Ledger::new(control).unlisted().map_err(|e| e.to_string()),
     }
-}
-
-/// Returns the identity with the bytes of the copies on NUMA nodes that exist now.
-fn with_copies(identity: &Identity, control: Control<'_>) -> Identity {
-    let mut identity = identity.clone();
-    for section in &mut identity.sections {
-        // If the word is damaged, no copy counts as made.
-        let copies = control.node_copies(section.buffer).unwrap_or_default();
-        *section = section.clone().with_copies(copies);
-    }
-    identity
 }
 
 #[cfg(test)]

@@ -48,13 +48,12 @@ fn job_json(job: &Job) -> Value {
 fn buffer_json(job: &Job, index: usize, buffer: &Buffer) -> Value {
     let identity = job.control.as_ref().ok().map(|snapshot| &snapshot.identity);
     let state = buffer.state.as_ref();
-    let sharers = buffer.areas.iter().filter(|(_, a)| a.shared_hugetlb > 0).count().max(1) as u64;
     let mappings = |(pid, a): &(i32, Area)| {
         json!({
             "pid": pid,
             "address": format!("{:#x}", a.start),
             "writable": a.writable,
-            "pss_bytes": share(a, sharers),
+            "pss_bytes": share(a, buffer.sharers(a.file)),
             "rss_bytes": touched(a),
         })
     };

@@ -186,7 +186,7 @@ fn copies<'a>(sections: &[&'a SectionIdentity]) -> BTreeMap<NodeId, Vec<&'a Sect
     copies
 }
 
-/// Returns the registrations, those of the same bytes by several processes once, with their number.
+/// Returns each distinct registration with the number of processes that hold it.
 fn registrations(buffer: &Buffer) -> Vec<(&BufferRegistration, usize)> {
     let mut found: Vec<(&BufferRegistration, usize)> = Vec::new();
     let key = |held: &BufferRegistration| (held.device.clone(), held.offset, held.length, held.access);
@@ -233,7 +233,7 @@ mod tests {
             .section(section("grid", 4, "0"))
             .section(section("halo", 2, "interleave"))
             .section(section("index", 6, "copies"));
-        // Containers may forbid to place memory.
+        // Containers may forbid placing memory.
         let buffer = match HostBuffer::allocate(&Solo, options) {
             Err(error) if error.to_string().contains("SYS_NICE") => return None,
             buffer => buffer.expect("there is memory"),

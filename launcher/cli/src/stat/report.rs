@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
-use hostbuf::Access;
 use hostbuf::segment::{CONTROL_NAME, IDENTITY_NAME, LOADS_NAME};
+use hostbuf::{Access, NodeId};
 use hostbuf_agent::load_status::LoadReport;
 
 use super::control::{BufferState, PageSource, Snapshot, read_identity};
@@ -86,8 +86,13 @@ pub(crate) struct BufferRegistration {
 impl Buffer {
     /// Returns the sum of the proportional shares of all processes.
     pub fn pss(&self) -> u64 {
-        let sharers = self.areas.iter().filter(|(_, a)| a.shared_hugetlb > 0).count().max(1) as u64;
-        self.areas.iter().map(|(_, a)| share(a, sharers)).sum()
+        self.areas.iter().map(|(_, a)| share(a, self.sharers(a.file))).sum()
+    }
+
+    /// Returns the number of processes that share pages of the reserved pool of a file, at least 1.
+    pub fn sharers(&self, file: FileId) -> u64 {
+        let areas = self.areas.iter().filter(|(_, a)| a.file == file && a.shared_hugetlb > 0);
+        areas.map(|(pid, _)| *pid).collect::<BTreeSet<_>>().len().max(1) as u64
     }
 
     /// Returns the sum of the memory that each process has touched: the memory that they would need
@@ -103,7 +108,11 @@ impl Buffer {
 
     /// Returns the largest amount of memory that any process maps by huge pages.
     pub fn huge_mapped(&self) -> u64 {
-        self.areas.iter().map(|(_, a)| a.huge + a.shared_hugetlb + a.private_hugetlb).max().unwrap_or(0)
+        let mut by_process: BTreeMap<i32, u64> = BTreeMap::new();
+        for (pid, a) in &self.areas {
+            *by_process.entry(*pid).or_default() += a.huge + a.shared_hugetlb + a.private_hugetlb;
+        }
+        by_process.into_values().max().unwrap_or(0)
     }
 }
 
@@ -204,7 +213,7 @@ fn job(uid: u32, number: u128, processes: &[&Process]) -> Job {
         name: p.name.clone(),
         child: p.ancestors.iter().any(|a| mapping.contains(a)),
     };
-    let control = control(number, processes);
+    let control = control(number, processes).map(|snapshot| with_copies(snapshot, processes));
     let buffers = buffers(number, processes, control.as_ref().ok());
     let loads = loads(number, processes);
     Job {
@@ -226,6 +235,19 @@ fn loads(number: u128, processes: &[&Process]) -> Option<LoadReport> {
         let read = || LoadReport::read(&File::open(&held.path).ok()?).ok();
         if is_it { read() } else { None }
     })
+}
+
+/// Returns the contents with the copies on NUMA nodes that processes map now.
+fn with_copies(mut snapshot: Snapshot, processes: &[&Process]) -> Snapshot {
+    let identity = &mut snapshot.identity;
+    let areas = || processes.iter().flat_map(|process| &process.areas);
+    for section in &mut identity.sections {
+        let Some(buffer) = identity.buffers.get(section.buffer) else { continue };
+        let of_it = areas().filter(|area| area.name.job == identity.job && area.name.what == buffer.name());
+        let nodes: Vec<NodeId> = of_it.filter_map(|area| area.name.copies_on).collect();
+        *section = section.clone().with_copies(&nodes);
+    }
+    snapshot
 }
 
 /// Returns whether the name is that of a buffer's memory file.
@@ -279,7 +301,7 @@ fn buffers(number: u128, processes: &[&Process], snapshot: Option<&Snapshot>) ->
     for process in processes {
         let areas = process.areas.iter().map(|a| (&a.name, a.file));
         for (name, file) in areas.chain(process.held.iter().map(|h| (&h.name, h.file))) {
-            if name.job == number && is_buffer(name) && !name.is_copy {
+            if name.job == number && is_buffer(name) && name.copies_on.is_none() {
                 files.insert(file, name.what.clone());
             }
         }
@@ -303,7 +325,7 @@ fn buffer(name: String, file: FileId, processes: &[&Process], known: Option<(usi
     // Copies on NUMA nodes take memory as well, and are mapped over the buffer.
     let is_copy = |area: &Area| {
         known.is_some_and(|(_, s)| {
-            area.name.is_copy && area.name.job == s.identity.job && area.name.what == name
+            area.name.copies_on.is_some() && area.name.job == s.identity.job && area.name.what == name
         })
     };
     let areas: Vec<(i32, Area)> = processes
@@ -386,7 +408,7 @@ mod tests {
 
     fn process(pid: i32, parent: i32, areas: Vec<Area>, held: &[u64]) -> Process {
         let held = held.iter().map(|&inode| OpenFile {
-            name: FileName { job: JOB, what: "index".into(), is_copy: false },
+            name: FileName { job: JOB, what: "index".into(), copies_on: None },
             file: FileId { device: (0, 1), inode },
             path: "/nowhere".into(),
             taken: 4 << 20,

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use hostbuf::NodeId;
 use hostbuf::segment::{COPIES_NAME, FILES_NAME};
 use hostbuf_os::process;
 
@@ -17,8 +18,8 @@ pub(crate) struct FileName {
     pub job: u128,
     /// The name of a buffer, or [`hostbuf::segment::CONTROL_NAME`].
     pub what: String,
-    /// True for copies of the buffer on a NUMA node.
-    pub is_copy: bool,
+    /// The NUMA node of the copies, if the file has copies of the buffer.
+    pub copies_on: Option<NodeId>,
 }
 
 impl FileName {
@@ -32,9 +33,12 @@ impl FileName {
         }
         let job = u128::from_str_radix(job, 16).ok().filter(|_| !what.starts_with(FILES_NAME))?;
         let what = what.strip_suffix(" (deleted)").unwrap_or(what);
-        let copied = what.strip_prefix(COPIES_NAME).and_then(|copy| copy.rsplit_once('/'));
+        let copied = what.strip_prefix(COPIES_NAME).and_then(|copy| {
+            let (buffer, node) = copy.rsplit_once('/')?;
+            Some((buffer, NodeId(node.parse().ok()?)))
+        });
         let what = printable(copied.map_or(what, |(buffer, _)| buffer));
-        Some(FileName { job, what, is_copy: copied.is_some() })
+        Some(FileName { job, what, copies_on: copied.map(|(_, node)| node) })
     }
 }
 
@@ -219,7 +223,7 @@ pub fn parse_smaps(text: &str) -> Vec<Area> {
 
 /// Returns a placeholder for a mapping of another file.
 fn unshared() -> Area {
-    let name = FileName { job: 0, what: String::new(), is_copy: false };
+    let name = FileName { job: 0, what: String::new(), copies_on: None };
     let file = FileId { device: (0, 0), inode: 0 };
     Area {
         name,
@@ -288,9 +292,9 @@ mod tests {
     fn memory_files_are_recognized_by_name() {
         let name = FileName::parse(&format!("/memfd:hostbuf:{JOB}:index (deleted)")).unwrap();
         assert_eq!((name.job, name.what.as_str()), (0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f, "index"));
-        assert!(!name.is_copy);
+        assert_eq!(name.copies_on, None);
         let copy = FileName::parse(&format!("/memfd:hostbuf:{JOB}:/copies/index/12 (deleted)")).unwrap();
-        assert!(copy.what == "index" && copy.is_copy);
+        assert!(copy.what == "index" && copy.copies_on == Some(NodeId(12)));
         let control = FileName::parse(&format!("/memfd:hostbuf:{JOB}:/control (deleted)")).unwrap();
         assert_eq!(control.what, hostbuf::segment::CONTROL_NAME);
         let rude = FileName::parse(&format!("/memfd:hostbuf:{JOB}:a\x1b[2J (deleted)")).unwrap();

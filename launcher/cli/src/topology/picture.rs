@@ -18,8 +18,8 @@ const GAP: f64 = 16.0;
 /// The width and the height of a cell of a table in pixels.
 const CELL: (f64, f64) = (52.0, 20.0);
 
-/// Draws the topology of `host`: the nodes with their CPUs, memory and devices below the bridges of
-/// PCI, and tables of the distances and paths.
+/// Draws the topology of `host`: the nodes with their CPUs, memory and devices below the PCI
+/// bridges, and tables of the distances and paths.
 pub(super) fn draw(host: &str, topology: &Topology) -> String {
     let mut canvas = Canvas::new(&format!("the topology of {host}"));
     canvas.text(MARGIN, MARGIN + 12.0, TextForm::TITLE, host);
@@ -179,7 +179,7 @@ fn paths(canvas: &mut Canvas, topology: &Topology, top: f64) {
     canvas.text(MARGIN, bottom + LINE_HEIGHT, TextForm::SMALL, legend);
 }
 
-/// Returns the darkness of a path, 0 for the shortest.
+/// Returns the shade of the cell of a path, 0 for the shortest path.
 fn share_of(path: PathType) -> f64 {
     match path {
         PathType::Sys => 1.0,

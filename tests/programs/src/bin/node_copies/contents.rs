@@ -15,7 +15,7 @@ use hostbuf_programs::numa::sys_node::{HUGE_PAGE, PAGE};
 /// The length of the section with a placement of its own in the middle of the buffer.
 const HALO: usize = HUGE_PAGE;
 
-/// A list of lists, which it points to.
+/// A list that holds other lists by pointer.
 type NestedLists = List<'static, List<'static, u64>>;
 
 /// A filled buffer with two parts that get copies, and one between them that gets none.
@@ -25,8 +25,8 @@ pub struct Filled {
 }
 
 impl Filled {
-    /// Allocates a buffer of seven huge pages, and fills it with a table of lists that point to
-    /// each other.
+    /// Allocates a buffer of seven huge pages, and fills it with a list of lists, linked by
+    /// pointers.
     pub fn new(group: &Local, pages: Pages) -> Result<Filled, String> {
         let huge = HUGE_PAGE as u64;
         let options = BufferOptions::new(7 * huge)

@@ -1,5 +1,5 @@
-//! A thread that looks for a memory file with copies among the descriptors of its own process,
-//! which only the rank that makes the copies of its node has.
+//! Finds the memory file of copies among the descriptors of this process. Until the copies are
+//! sealed, only the rank that makes them has it.
 
 use std::fs::{File, OpenOptions};
 use std::sync::atomic::{AtomicBool, Ordering};

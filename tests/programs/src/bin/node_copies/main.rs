@@ -4,7 +4,8 @@
 //!   node_copies CHECK...
 //!
 //! All checks but "unbound" expect ranks that are bound to nodes, and at least one on each node.
-//! "pages" and "faults" need eight free huge pages on each node.
+//! "pages" and "short-pool" need eight free huge pages on each node, and "spanning" four ranks and
+//! the layout two.
 
 mod contents;
 mod copy_watcher;
@@ -17,10 +18,11 @@ use hostbuf_programs::checks::{Outcome, report, text};
 /// A check by all ranks.
 type RankCheck = (&'static str, fn(&Local) -> Outcome);
 
-const CHECKS: [RankCheck; 10] = [
+const CHECKS: [RankCheck; 11] = [
     ("pages", pages::are_on_the_node_of_their_rank),
     ("launched", pages::of_a_launched_buffer),
     ("stat", pages::are_in_the_report),
+    ("spanning", pages::of_ranks_whose_cores_span_nodes),
     ("unbound", pages::are_shared_by_unbound_ranks),
     ("device-writes", pages::refuse_device_writes),
     ("full-node", faults::full_node),
@@ -44,7 +46,10 @@ fn run() -> Result<bool, String> {
     let names: Vec<String> = std::env::args().skip(1).collect();
     let mut all_pass = !names.is_empty();
     for wanted in names {
-        let (_, check) = CHECKS.iter().find(|(name, _)| *name == wanted).ok_or("there is no such check")?;
+        let (_, check) = CHECKS
+            .iter()
+            .find(|(name, _)| *name == wanted)
+            .ok_or_else(|| format!("there is no check \"{wanted}\""))?;
         let own = check(&group).map_err(|why| {
             // The other ranks may not reach the same collective operation any more.
             println!("rank {} in {wanted}: {why}", group.rank());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hostbuf::job::{Collective, Local, Reduce};
 use hostbuf::register::{Access, Mlock};
 use hostbuf::{HostBuffer, Pages, Proof};
+use hostbuf_os::cores::Cores;
 use hostbuf_programs::checks::{Outcome, expect, text};
 use hostbuf_programs::numa::sys_node::{free_pool_pages, with_memory};
 
@@ -68,8 +69,8 @@ fn check(group: &Local, filled: &Filled, pages: Pages) -> Outcome {
     Ok(format!("{pages} ({counts})"))
 }
 
-/// Prints the report of `hostbuf stat` of a frozen buffer of the launcher, of which each rank has
-/// registered a section. HOSTBUF is the command.
+/// Prints the report of `hostbuf stat` of a frozen buffer of the launcher, after each rank has
+/// registered a section. The variable HOSTBUF has the path of the command.
 pub fn are_in_the_report(group: &Local) -> Outcome {
     let filled = Filled::of(group, HostBuffer::attach().map_err(text)?)?;
     filled.buffer.freeze(group).map_err(text)?;
@@ -87,7 +88,8 @@ pub fn are_in_the_report(group: &Local) -> Outcome {
     Ok("printed".into())
 }
 
-/// Checks that ranks that may run on all cores read one copy, and are named.
+/// Checks that ranks that may run on all cores read from the first node, and that `rank_nodes`
+/// marks them as not local.
 pub fn are_shared_by_unbound_ranks(group: &Local) -> Outcome {
     let filled = Filled::new(group, Pages::Small)?;
     let frozen = filled.buffer.freeze(group).map_err(text)?;
@@ -95,6 +97,23 @@ pub fn are_shared_by_unbound_ranks(group: &Local) -> Outcome {
     let all = frozen.rank_nodes().iter().all(|rank| rank.node.0 == first && !rank.is_local);
     expect(all && frozen.rank_nodes().len() == group.size(), format!("{:?}", frozen.rank_nodes()))?;
     filled.expect_pages(first, sealed())
+}
+
+/// Checks that a rank whose cores span nodes reads from the node with most of them. The CPUs 0 and
+/// 1 are on node 0, and 2 and 3 on node 1.
+pub fn of_ranks_whose_cores_span_nodes(group: &Local) -> Outcome {
+    let filled = Filled::new(group, Pages::Small)?;
+    let (cpus, node, is_local) =
+        [(&[0][..], 0, true), (&[1, 2, 3], 1, false), (&[2, 3], 1, true), (&[0, 1, 2, 3], 0, false)]
+            [group.rank()];
+    let before = Cores::own();
+    Cores::from_numbers(cpus.iter().copied()).apply().map_err(text)?;
+    let frozen = filled.buffer.freeze(group);
+    before.apply().map_err(text)?;
+    let ranks = frozen.map_err(text)?.rank_nodes().to_vec();
+    let mine = ranks.get(group.rank()).ok_or("no node of this rank")?;
+    expect((mine.node.0, mine.is_local) == (node, is_local), format!("{mine:?}"))?;
+    filled.expect_pages(node, sealed())
 }
 
 /// Checks that no device may write into copies, and that it may read them.
