@@ -40,9 +40,9 @@ it with `hostbuf run --numa copies --bind node` to have a copy on each NUMA node
 ";
 
 /// The number of bases of the genome that is made without files.
-const RANDOM_BASES: usize = 400_000;
+const RANDOM_BASES: usize = 100_000;
 /// The number of k-mers that each rank looks up.
-const LOOK_UPS: usize = 400_000;
+const LOOK_UPS: usize = 100_000;
 
 fn main() -> ExitCode {
     let files: Vec<String> = std::env::args().skip(1).collect();

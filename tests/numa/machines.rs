@@ -11,9 +11,13 @@ fn two_nodes() {
     checks.extend(topology::check());
     checks.extend([binding::check(), placement::pages_check(), placement::full_nodes_check()]);
     checks.extend(placement::jobs());
-    checks.extend(copies::checks());
-    checks.extend(copies::two_node_checks());
     machine.run(&checks);
+}
+
+/// A machine of its own, since the time of a machine is limited.
+#[test]
+fn two_nodes_with_copies() {
+    NumaMachine::new("two").huge(&[8, 8]).run(&copies::two_node_checks());
 }
 
 #[test]
@@ -31,7 +35,7 @@ fn four_nodes() {
     let mut checks = vec![layout::check(&machine)];
     checks.extend(topology::check());
     checks.extend([memory::check(), placement::pages_check(), placement::full_nodes_check()]);
-    checks.extend(copies::checks());
+    checks.push(copies::check());
     machine.run(&checks);
 }
 

@@ -28,8 +28,13 @@ impl Filled {
     /// Allocates a buffer of seven huge pages, and fills it with a list of lists, linked by
     /// pointers.
     pub fn new(group: &Local, pages: Pages) -> Result<Filled, String> {
+        Filled::of_huge_pages(7, group, pages)
+    }
+
+    /// Allocates a buffer of as many huge pages as `count`, and fills it as [`new`](Filled::new).
+    pub fn of_huge_pages(count: u64, group: &Local, pages: Pages) -> Result<Filled, String> {
         let huge = HUGE_PAGE as u64;
-        let options = BufferOptions::new(7 * huge)
+        let options = BufferOptions::new(count * huge)
             .pages(pages)
             .numa(Placement::Copies)
             .section(Section::new("grid", 2 * huge))

@@ -55,7 +55,8 @@ fn expect_copies(group: &Local, filled: &Filled) -> Result<(), String> {
 /// Checks a node that rank 0 fills after the buffer was allocated.
 pub fn full_node(group: &Local) -> Outcome {
     let last = *with_memory()?.last().ok_or("no node")?;
-    let filled = Filled::new(group, Pages::Small)?;
+    // More than the kernel can free on the node meanwhile.
+    let filled = Filled::of_huge_pages(40, group, Pages::Small)?;
     let full = (group.rank() == 0).then(|| FullNode::new(last, 8 << 20)).transpose()?;
     group.barrier().map_err(text)?;
     let words = ["not enough memory", &format!("the free memory of node {last}"), "for the copies of buffer"];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hostbuf::job::{Collective, Local, Reduce};
 use hostbuf::register::{Access, Mlock};
-use hostbuf::{HostBuffer, Pages, Proof};
+use hostbuf::{HostBuffer, Pages, Proof, RankNode};
 use hostbuf_os::cores::Cores;
 use hostbuf_programs::checks::{Outcome, expect, text};
 use hostbuf_programs::numa::sys_node::{free_pool_pages, with_memory};
@@ -96,7 +96,8 @@ pub fn are_shared_by_unbound_ranks(group: &Local) -> Outcome {
     let first = with_memory()?[0];
     let all = frozen.rank_nodes().iter().all(|rank| rank.node.0 == first && !rank.is_local);
     expect(all && frozen.rank_nodes().len() == group.size(), format!("{:?}", frozen.rank_nodes()))?;
-    filled.expect_pages(first, sealed())
+    filled.expect_pages(first, sealed())?;
+    Ok(remote(frozen.rank_nodes()))
 }
 
 /// Checks that a rank whose cores span nodes reads from the node with most of them. The CPUs 0 and
@@ -113,7 +114,16 @@ pub fn of_ranks_whose_cores_span_nodes(group: &Local) -> Outcome {
     let ranks = frozen.map_err(text)?.rank_nodes().to_vec();
     let mine = ranks.get(group.rank()).ok_or("no node of this rank")?;
     expect((mine.node.0, mine.is_local) == (node, is_local), format!("{mine:?}"))?;
-    filled.expect_pages(node, sealed())
+    filled.expect_pages(node, sealed())?;
+    Ok(remote(&ranks))
+}
+
+/// Names the ranks that may read from a remote node.
+fn remote(ranks: &[RankNode]) -> String {
+    let remote = ranks.iter().filter(|rank| !rank.is_local);
+    let each: Vec<String> =
+        remote.map(|rank| format!("rank {} from node {}", rank.rank, rank.node)).collect();
+    each.join(", ")
 }
 
 /// Checks that no device may write into copies, and that it may read them.
