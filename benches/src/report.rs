@@ -207,3 +207,30 @@ fn print(lines: &[[String; 6]]) {
         println!("{}", cells.join("  ").trim_end());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A curve needs two points.
+    #[test]
+    fn curves_of_at_least_two_points_are_drawn() {
+        let measured = |value: f64| Measured {
+            sides: ["ours", "theirs"].map(|side| (side.to_owned(), vec![value, value])).into(),
+            ..Measured::default()
+        };
+        let keys =
+            ["launch-scale-run-4", "launch-scale-run-16", "launch-scale-exec-4", "cache-scale-owned-1"];
+        let all = keys.into_iter().map(|key| (key.to_owned(), measured(2.0))).collect();
+        let folder = std::env::temp_dir().join(format!("hostbuf-plots-{}", std::process::id()));
+        let name = folder.to_str().expect("UTF-8");
+        plot_all(name, &all, &[RatioMark { what: "a row".into(), of_bar: 0.5 }]).expect("pictures");
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+        let launch = read("launch.svg").expect("two points");
+        assert!(launch.contains("hostbuf run") && launch.contains("mpirun alone"), "{launch}");
+        assert!(!launch.contains("mpirun hostbuf exec"), "{launch}");
+        assert!(read("ratios.svg").is_some_and(|ratios| ratios.contains("a row")));
+        assert!(read("cache-threads.svg").is_none());
+        std::fs::remove_dir_all(&folder).expect("it was made");
+    }
+}

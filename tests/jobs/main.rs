@@ -45,6 +45,7 @@ mod mirror;
 mod near_devices;
 mod near_gpus;
 mod other_user;
+mod pictures;
 mod placement;
 mod pool_stat;
 mod process_limit;

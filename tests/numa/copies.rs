@@ -87,6 +87,11 @@ pub fn two_node_checks() -> Vec<GuestCheck> {
             check: |output| contains(output, 0, &["ok spanning rank 1 from node 1, rank 3 from node 0\n"]),
         },
         GuestCheck {
+            name: "copies-in-the-doctor",
+            command: format!("'{}' doctor --size 8M --numa copies", hostbuf().display()),
+            check: |output| contains(output, 0, &["node 0 8 MiB, room for copies on node 1"]),
+        },
+        GuestCheck {
             name: "copies-without-a-freeze",
             command: format!(
                 "{} '{}' run -q --launcher local -n 2 --size 64M --numa copies -- echo passed",

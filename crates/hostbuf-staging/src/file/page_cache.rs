@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
@@ -127,15 +128,28 @@ pub(super) fn cached_share(file: &File) -> io::Result<CachedShare> {
     Ok(share)
 }
 
+/// The time for which the kernel may hold pages that are to be dropped.
+const HELD: Duration = Duration::from_millis(100);
+/// The interval between two attempts to drop them.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Drops the pages of a file from the page cache, after it has written them. Pages that a process
-/// maps stay.
+/// maps stay, and so do those of a file in memory. If pages stay, it tries again for 0.1 s.
 ///
 /// # Errors
 /// As `fdatasync(2)` and `posix_fadvise(2)`.
 #[doc(alias = "drop_file_page_cache")]
 pub fn drop_cached_pages(file: &File) -> io::Result<()> {
     file.sync_data()?;
-    Ok(posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
+    let begun = Instant::now();
+    loop {
+        posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+        // The kernel leaves pages that it holds for a moment, and reports no error.
+        match cached_pages(file) {
+            Ok(pages) if pages.cached > 0 && begun.elapsed() < HELD => std::thread::sleep(RETRY_INTERVAL),
+            _ => return Ok(()),
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,9 +1,9 @@
 //! The available memory, its limits, and its distribution over NUMA nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hostbuf::{BufferOptions, Bytes, MemoryError, NoSpace, Pages};
-use hostbuf_memory::placement::HostNodes;
+use hostbuf_memory::placement::{HostNodes, PlannedRange, name_nodes};
 use hostbuf_memory::space;
 use hostbuf_os::{memory, mempolicy};
 use hostbuf_topology::{NodeId, NumaNode, Topology};
@@ -201,6 +201,11 @@ fn placement(options: &BufferOptions) -> Finding {
             }
             let mut each: Vec<String> =
                 bytes.iter().map(|(node, bytes)| format!("node {node} {}", Bytes(*bytes))).collect();
+            let copies = file.plan.ranges().iter().flat_map(PlannedRange::nodes_of_copies);
+            let copies: BTreeSet<NodeId> = copies.copied().collect();
+            if !copies.is_empty() {
+                each.push(format!("room for copies on {}", name_nodes(copies)));
+            }
             if file.plan.ranges().iter().any(|range| !range.is_placed()) {
                 each.push("the rest has no placement".into());
             }
