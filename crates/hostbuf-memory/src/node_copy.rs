@@ -113,12 +113,19 @@ impl NodeCopy<'_> {
         let mut into =
             unsafe { std::slice::from_raw_parts_mut(mapping.start() as *mut u8, mapping.len() as usize) };
         let mut chunks = Vec::new();
+        let mut offset = 0;
         for from in self.sources.iter().flat_map(|source| source.chunks(CHUNK)) {
             let (first, rest) = into.split_at_mut(from.len());
-            chunks.push((first, from));
+            chunks.push((offset, first, from));
+            offset += from.len() as u64;
             into = rest;
         }
-        Ok(on_cores(&self.cores, chunks, |(into, from): (&mut [u8], &[u8])| copy_chunk(into, from)))
+        Ok(on_cores(&self.cores, chunks, |(offset, into, from): (u64, &mut [u8], &[u8])| {
+            // One call instead of a fault for each page. The pages are allocated, so without the
+            // advice, as before Linux 5.14, the stores fault.
+            let _ = mapping.advise(offset, from.len() as u64, libc::MADV_POPULATE_WRITE);
+            copy_chunk(into, from)
+        }))
     }
 
     /// Compares the checksums of the sealed copies with those of the bytes that were read.
