@@ -20,7 +20,7 @@ const PART: usize = 4 << 20;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Measures copies to node 0 of this host with the cores that node 0 has in the recorded tree at
-/// `root`: so that a host with one node stands in for two.
+/// `root`, so that a host with one node stands in for two.
 pub(crate) fn compare(root: &str, bytes: usize, repeats: usize) -> BenchResult {
     let nodes = HostNodes::from(Topology::recorded(Path::new(root))?.nodes());
     let cores = nodes.cores(NodeId(0), &Cores::own());

@@ -126,8 +126,9 @@ impl MappedSegment {
             let span =
                 Span::new((segment.identity.address + buffer.offset) as usize, buffer.length as usize)?;
             let keeper: Arc<dyn Send + Sync> = segment.clone();
-            // SAFETY: the buffers stay mapped until the segment is dropped, and their pages are
-            // discarded only while a failed fill is undone, when no device knows them.
+            // SAFETY: the buffers stay mapped until the segment is dropped. Their pages are
+            // discarded only while a failed fill is undone, when no device knows them, and replaced
+            // only by copies of frozen pages.
             own.push(unsafe { own_ranges::declare(span, Arc::downgrade(&keeper)) });
         }
         segment.own.get_or_init(|| own);

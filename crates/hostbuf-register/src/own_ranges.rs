@@ -37,7 +37,9 @@ pub struct OwnRange {
 ///
 /// # Safety
 /// While `keeper` lives, nothing may unmap or remap a part of `span` or discard its pages: caches
-/// do not watch this memory, so a device would go on using the old pages.
+/// do not watch this memory, so a device would go on using the old pages. Frozen pages may be
+/// replaced by others with the same bytes, since a device that still reads the old ones reads the
+/// same.
 #[must_use]
 #[allow(unsafe_code, reason = "a false declaration lets a device use freed pages")]
 pub unsafe fn declare(span: Span, keeper: Keeper) -> OwnRange {

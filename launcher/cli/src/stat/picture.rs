@@ -1,10 +1,11 @@
 //! The buffers of this host as a picture.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hostbuf::segment::SectionIdentity;
 use hostbuf::{Bytes, NodeId, Placement};
 
+use super::control::Snapshot;
 use super::report::{Buffer, BufferRegistration, Job, user};
 use crate::picture::canvas::{Canvas, LINE_HEIGHT, MARGIN, Rect, TextForm};
 use crate::picture::colors;
@@ -22,7 +23,7 @@ const THIN: f64 = 8.0;
 pub(super) fn draw(host: &str, jobs: &[Job]) -> String {
     let mut canvas = Canvas::new(&format!("the buffers of {host}"));
     canvas.text(MARGIN, MARGIN + 12.0, TextForm::TITLE, &format!("Host buffers on {host}"));
-    let mut nodes = BTreeMap::new();
+    let mut nodes = BTreeSet::new();
     let mut bottom = MARGIN + 24.0;
     if jobs.iter().all(|job| job.buffers.is_empty()) {
         canvas.text(MARGIN, bottom + LINE_HEIGHT, TextForm::BODY, "no host buffers");
@@ -35,7 +36,7 @@ pub(super) fn draw(host: &str, jobs: &[Job]) -> String {
 }
 
 /// Draws a job. Returns its lower edge.
-fn job_at(canvas: &mut Canvas, job: &Job, top: f64, nodes: &mut BTreeMap<NodeId, ()>) -> f64 {
+fn job_at(canvas: &mut Canvas, job: &Job, top: f64, nodes: &mut BTreeSet<NodeId>) -> f64 {
     let (ranks, children) = job.counts();
     let text = format!(
         "job {:.8}…, user {}, {ranks} {}{}",
@@ -50,13 +51,17 @@ fn job_at(canvas: &mut Canvas, job: &Job, top: f64, nodes: &mut BTreeMap<NodeId,
         canvas.text(MARGIN, bottom + 12.0, TextForm::BODY, &format!("! {problem}"));
         bottom += LINE_HEIGHT;
     }
-    for (index, buffer) in job.buffers.iter().enumerate() {
-        let identity = job.control.as_ref().ok().map(|snapshot| &snapshot.identity);
-        let of_it = |section: &&SectionIdentity| section.buffer == index;
-        let sections: Vec<&SectionIdentity> =
-            identity.into_iter().flat_map(|identity| identity.sections.iter().filter(of_it)).collect();
+    for buffer in &job.buffers {
+        let sections: Vec<&SectionIdentity> = match &job.control {
+            Ok(Snapshot { identity, .. }) => {
+                // A buffer that no process maps is not listed, so the positions may differ.
+                let index = identity.buffers.iter().position(|known| known.name() == buffer.name);
+                identity.sections.iter().filter(|section| Some(section.buffer) == index).collect()
+            }
+            Err(_) => Vec::new(),
+        };
         for section in &sections {
-            nodes.extend(section.nodes.iter().map(|on| (on.node, ())));
+            nodes.extend(section.nodes.iter().map(|on| on.node));
         }
         bottom = buffer_at(canvas, buffer, &sections, bottom) + 18.0;
     }
@@ -70,8 +75,7 @@ fn buffer_at(canvas: &mut Canvas, buffer: &Buffer, sections: &[&SectionIdentity]
     canvas.text(MARGIN, top + 12.0, TextForm::HEAD, &TextForm::HEAD.fitting(&buffer.name, 88.0));
     canvas.text(LEFT, top + 12.0, TextForm::BODY, &heading(buffer));
     let mut y = top + if sections.is_empty() { 20.0 } else { 36.0 };
-    let whole = WholeBar { from: place(0), to: place(length), y };
-    memory(canvas, whole, sections, &place);
+    memory(canvas, Rect::new(LEFT, y, WIDTH, BAR), sections, &place);
     y += BAR;
     let used = buffer.state.as_ref().and_then(|state| state.high_water.as_ref().ok()).copied().unwrap_or(0);
     for (node, made) in copies(sections) {
@@ -113,18 +117,10 @@ fn buffer_at(canvas: &mut Canvas, buffer: &Buffer, sections: &[&SectionIdentity]
     y
 }
 
-/// The frame of the memory of a buffer.
-#[derive(Clone, Copy)]
-struct WholeBar {
-    from: f64,
-    to: f64,
-    y: f64,
-}
-
-/// Draws the memory of a buffer: its sections in the colours of their nodes.
-fn memory(canvas: &mut Canvas, whole: WholeBar, sections: &[&SectionIdentity], place: &impl Fn(u64) -> f64) {
-    let WholeBar { from, to, y } = whole;
-    canvas.rectangle(Rect::new(from, y, to - from, BAR), 0.0, colors::ANY_NODE, 1.0, colors::PAPER);
+/// Draws the memory of a buffer to `whole`: its sections in the colours of their nodes.
+fn memory(canvas: &mut Canvas, whole: Rect, sections: &[&SectionIdentity], place: &impl Fn(u64) -> f64) {
+    let y = whole.y;
+    canvas.rectangle(whole, 0.0, colors::ANY_NODE, 1.0, colors::PAPER);
     for section in sections {
         let (from, to) = (place(section.offset), place(section.offset + section.length));
         let blocks = !matches!(section.placement, Some(Placement::Interleave(_)));
@@ -200,9 +196,9 @@ fn registrations(buffer: &Buffer) -> Vec<(&BufferRegistration, usize)> {
 }
 
 /// Draws the meanings of the colours.
-fn legend(canvas: &mut Canvas, top: f64, nodes: &BTreeMap<NodeId, ()>) {
+fn legend(canvas: &mut Canvas, top: f64, nodes: &BTreeSet<NodeId>) {
     let mut x = LEFT;
-    let named = nodes.keys().map(|&node| (colors::of_node(node), format!("node {node}")));
+    let named = nodes.iter().map(|&node| (colors::of_node(node), format!("node {node}")));
     for (color, text) in named.chain([(colors::ANY_NODE, "any node".to_owned())]) {
         canvas.rectangle(Rect::new(x, top + 4.0, 12.0, 12.0), 0.0, color, 0.75, colors::PAPER);
         canvas.text(x + 16.0, top + 14.0, TextForm::SMALL, &text);
@@ -216,7 +212,7 @@ fn legend(canvas: &mut Canvas, top: f64, nodes: &BTreeMap<NodeId, ()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stat::control::{BufferState, Snapshot};
+    use crate::stat::control::BufferState;
     use crate::stat::report::Member;
     use hostbuf::job::Solo;
     use hostbuf::segment::{BufferIdentity, Identity};
