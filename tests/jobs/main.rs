@@ -28,6 +28,7 @@ mod exchanging_job;
 mod fake_gpu;
 mod faults;
 mod filling;
+mod first_failure;
 mod forks;
 mod image;
 mod kraken2;

@@ -1,11 +1,12 @@
 //! The result of a job, and the messages about processes that have failed.
 
 use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Instant;
 
 use hostbuf::{ErrorClass, JobError};
 
-use super::super::death::death;
+use super::super::death::{FirstDeath, death};
 use super::super::shortage::shortage;
 use super::events;
 use super::state::Launcher;
@@ -32,6 +33,33 @@ impl Launcher<'_> {
         match (status.code(), status.signal()) {
             (Some(code), _) => code as u8,
             (None, signal) => 128u8.wrapping_add(signal.unwrap_or(0) as u8),
+        }
+    }
+
+    /// Records the end of a process of the program's job. The first failure decides the result.
+    ///
+    /// If a signal ends a rank, the other ranks may exit with an error because of it and still be
+    /// collected first. So a rank that had already begun to end when the first error was seen
+    /// decides the result if it was ended by a signal.
+    pub(super) fn record_end(&mut self, pid: u32, status: ExitStatus) {
+        let local = self.command.engine.spawns_ranks();
+        let rank = self.spawned.iter().position(|&spawned| local && spawned == pid);
+        let was_ending = self.ending.contains(&pid);
+        let mut decides = self.status.is_none_or(|first| first.success());
+        if let Some(rank) = rank
+            && status.signal().is_some()
+            && self.first.is_none()
+            && (self.stopping.is_none() || was_ending)
+        {
+            self.first = Some(FirstDeath { rank, pid, status });
+            decides |= was_ending;
+        }
+        if decides {
+            self.status = Some(status);
+        }
+        if decides && !status.success() && local {
+            let ending = self.spawned.iter().filter(|&&pid| process::is_ending(pid as i32));
+            self.ending = ending.copied().collect();
         }
     }
 

@@ -1,6 +1,5 @@
 //! The end of a job: collecting processes that have ended, and ending those that remain.
 
-use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,6 @@ use hostbuf_os::process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::super::death::FirstDeath;
 use super::super::descendants::{self, EndTimeouts};
 use super::super::signals::ReceivedSignal;
 use super::state::Launcher;
@@ -40,13 +38,7 @@ impl Launcher<'_> {
                         self.class_of_rank =
                             class.filter(|class| class.is_of_program()).or(self.class_of_rank);
                     }
-                    if local && status.signal().is_some() && self.first.is_none() && self.stopping.is_none() {
-                        let rank = self.spawned.iter().position(|&pid| pid == child.id());
-                        self.first = rank.map(|rank| FirstDeath { rank, pid: child.id(), status });
-                    }
-                    if self.status.is_none_or(|s| s.success()) {
-                        self.status = Some(status);
-                    }
+                    self.record_end(child.id(), status);
                 }
             }
         }

@@ -54,6 +54,9 @@ pub(super) struct Launcher<'a> {
     pub(super) spawned: Vec<u32>,
     /// The rank that a signal ended first, if this launcher has started the ranks.
     pub(super) first: Option<FirstDeath>,
+    /// The ranks that had begun to end when the first failure was seen, if this launcher has
+    /// started the ranks.
+    pub(super) ending: Vec<u32>,
     /// The class of the error with which a rank exited before all ranks had the buffer, if this
     /// launcher has started it.
     pub(super) class_of_rank: Option<ErrorClass>,
@@ -96,6 +99,7 @@ impl<'a> Launcher<'a> {
             over: None,
             spawned: Vec::new(),
             first: None,
+            ending: Vec::new(),
             class_of_rank: None,
             ended_by: None,
             asked_to_end: None,
