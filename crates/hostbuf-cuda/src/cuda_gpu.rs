@@ -112,6 +112,21 @@ impl CudaGpu {
         Ok(GpuUuid(found.bytes.map(|byte| byte.to_ne_bytes()[0])))
     }
 
+    /// Returns the address of the GPU on the PCI bus, such as `0000:1b:00.0`.
+    ///
+    /// # Errors
+    /// The driver's.
+    #[doc(alias = "cuDeviceGetPCIBusId")]
+    pub fn pci_address(&self) -> Result<String, CudaError> {
+        let mut text = [0 as c_char; 32];
+        let address = self.driver.functions().pci()?.address;
+        // SAFETY: `text` has the length that is passed, and one byte more.
+        let answer = unsafe { address(text.as_mut_ptr(), text.len() as c_int - 1, self.device) };
+        self.driver.checked(answer, format_args!("cuDeviceGetPCIBusId of {self}"))?;
+        // SAFETY: the last byte is always 0.
+        Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().to_ascii_lowercase())
+    }
+
     /// Returns whether the GPU and the driver support `feature`. A driver that does not know the
     /// feature does not support it.
     #[must_use]

@@ -6,10 +6,10 @@ use std::fmt;
 
 use hostbuf_os::Bytes;
 
-use crate::cuda_code::CudaCode;
 use crate::cuda_context::CudaContext;
 use crate::cuda_error::CudaError;
 use crate::device_span::DeviceSpan;
+use crate::driver_caller::DriverCaller;
 use crate::functions::AllocationFunctions;
 
 /// Memory of a GPU for this process. Other processes cannot import it;
@@ -32,7 +32,7 @@ impl DeviceMemory {
         let functions = context.driver().functions().allocations()?;
         let mut address = 0;
         let request = format_args!("cuMemAlloc of {} on {}", Bytes(bytes as u64), context.gpu()).to_string();
-        allocate(context, &request, || {
+        DriverCaller::from(context).allocate(&request, || {
             // SAFETY: `address` is a local variable.
             unsafe { (functions.allocate)(&raw mut address, bytes) }
         })?;
@@ -70,32 +70,4 @@ impl Drop for DeviceMemory {
         // SAFETY: allocated by `new`, and freed once.
         self.context.end(object, "cuMemFree", || unsafe { (self.functions.free)(self.address()) });
     }
-}
-
-/// Calls a function that allocates memory of the GPU. If there is too little, the error states the
-/// free memory.
-pub(crate) fn allocate(
-    context: &CudaContext,
-    request: &str,
-    function: impl FnOnce() -> u32,
-) -> Result<(), CudaError> {
-    context.call(request, function).map_err(|error| match error.code() {
-        Some(CudaCode::OUT_OF_MEMORY) => match free_and_total(context) {
-            Ok((free, total)) => context.driver().error(
-                CudaCode::OUT_OF_MEMORY,
-                format_args!("{request} ({} of {} are free)", Bytes(free as u64), Bytes(total as u64)),
-            ),
-            Err(_) => error,
-        },
-        _ => error,
-    })
-}
-
-/// Returns the numbers of free and of all bytes of the GPU.
-fn free_and_total(context: &CudaContext) -> Result<(usize, usize), CudaError> {
-    let functions = context.driver().functions().allocations()?;
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: both are local variables.
-    context.call("cuMemGetInfo", || unsafe { (functions.info)(&raw mut free, &raw mut total) })?;
-    Ok((free, total))
 }

@@ -1,5 +1,11 @@
 //! Ranges of a GPU's addresses.
 
+#![allow(unsafe_code, reason = "the driver is called by foreign functions")]
+
+use crate::cuda_error::CudaError;
+use crate::driver_caller::DriverCaller;
+use crate::gpu_access::GpuAccess;
+
 /// A range of a GPU's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSpan {
@@ -25,5 +31,24 @@ impl DeviceSpan {
     #[must_use]
     pub fn bytes(self) -> usize {
         self.bytes
+    }
+
+    /// Changes the access of GPUs to memory that is mapped at all of these addresses
+    /// ([`MappedMemory`](crate::MappedMemory)), by this or another copy of the library. The other
+    /// GPUs keep their access. An empty list changes nothing.
+    ///
+    /// # Errors
+    /// The driver's, for example if nothing is mapped there.
+    #[doc(alias = "cuMemSetAccess")]
+    pub fn set_access(self, access: &[GpuAccess]) -> Result<(), CudaError> {
+        let Some(first) = access.first() else { return Ok(()) };
+        let caller = DriverCaller::from(first.gpu());
+        let functions = caller.driver().functions().virtual_memory()?;
+        let descriptors: Vec<_> = access.iter().map(|one| one.descriptor()).collect();
+        // SAFETY: `descriptors` has the length that is passed, and the driver checks the range. No
+        // byte changes.
+        caller.call(format_args!("cuMemSetAccess at {:#x}", self.address), || unsafe {
+            (functions.set_access)(self.address, self.bytes, descriptors.as_ptr(), descriptors.len())
+        })
     }
 }

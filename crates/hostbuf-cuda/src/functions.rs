@@ -75,6 +75,13 @@ function_group! {
 }
 
 function_group! {
+    /// The function that returns the address of a GPU on the PCI bus.
+    PciFunctions {
+        address: "cuDeviceGetPCIBusId" (*mut c_char, c_int, sys::CUdevice);
+    }
+}
+
+function_group! {
     /// The function of CUDA 12 that returns the number of a context.
     ContextNumberFunctions {
         number: "cuCtxGetId" (sys::CUcontext, *mut c_ulonglong);
@@ -220,6 +227,7 @@ pub(crate) struct Functions {
     lookup: SymbolLookup,
     pub(crate) basic: BasicFunctions,
     uuid: SetOnce<UuidFunctions>,
+    pci: SetOnce<PciFunctions>,
     context_numbers: SetOnce<ContextNumberFunctions>,
     streams: SetOnce<StreamFunctions>,
     stream_order: SetOnce<StreamOrderFunctions>,
@@ -262,6 +270,7 @@ impl Functions {
             lookup,
             basic: BasicFunctions::find(lookup)?,
             uuid: SetOnce::new(),
+            pci: SetOnce::new(),
             context_numbers: SetOnce::new(),
             streams: SetOnce::new(),
             stream_order: SetOnce::new(),
@@ -280,6 +289,7 @@ impl Functions {
 
     groups! {
         uuid: UuidFunctions,
+        pci: PciFunctions,
         context_numbers: ContextNumberFunctions,
         streams: StreamFunctions,
         stream_order: StreamOrderFunctions,

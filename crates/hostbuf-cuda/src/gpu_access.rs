@@ -25,6 +25,11 @@ impl GpuAccess {
         GpuAccess { gpu: *gpu, writes: false }
     }
 
+    /// Returns the GPU.
+    pub(crate) fn gpu(&self) -> &CudaGpu {
+        &self.gpu
+    }
+
     /// Returns the driver's description.
     pub(crate) fn descriptor(self) -> sys::CUmemAccessDesc {
         let flags = if self.writes {

@@ -9,7 +9,7 @@
 //! | threads and streams | [`BorrowedStream::call_after`], [`DeferredCopies`] | threads that wait for a stream, and streams that wait for a thread |
 //! | host memory | [`CurrentContext::register_host`], [`PageLockedMemory`] | memory that GPUs copy at full speed |
 //! | memory of a GPU | [`DeviceMemory`] | for this process |
-//! | shared memory of a GPU | [`PhysicalMemory`], [`VirtualRange`], [`MappedMemory`] | by a file descriptor, at an address of choice |
+//! | shared memory of a GPU | [`PhysicalMemory`], [`VirtualRange`], [`MappedMemory`] | by a file descriptor, at an address of choice; with a context or without |
 //! | memory of others | [`IpcMemory`] | by legacy handles, which this crate opens and never makes |
 //!
 //! Each object keeps the context in which it was made, and ends in its destructor. A destructor
@@ -34,8 +34,10 @@ mod deferred_copies;
 mod device_memory;
 mod device_span;
 mod driver;
+mod driver_caller;
 mod enqueued_copies;
 mod event_pool;
+mod free_memory;
 mod functions;
 mod gpu_access;
 mod gpu_uuid;
@@ -64,6 +66,7 @@ pub use deferred_copies::DeferredCopies;
 pub use device_memory::DeviceMemory;
 pub use device_span::DeviceSpan;
 pub use driver::Driver;
+pub use driver_caller::DriverCaller;
 pub use gpu_access::GpuAccess;
 pub use gpu_uuid::{GpuUuid, InvalidUuid};
 pub use host_registration::HostAccess;

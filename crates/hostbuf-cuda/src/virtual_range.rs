@@ -6,9 +6,9 @@ use std::fmt;
 
 use hostbuf_os::Bytes;
 
-use crate::cuda_context::CudaContext;
 use crate::cuda_error::CudaError;
 use crate::device_span::DeviceSpan;
+use crate::driver_caller::DriverCaller;
 use crate::functions::VirtualMemoryFunctions;
 use crate::physical_memory::rounded;
 
@@ -19,7 +19,7 @@ const MAX_OTHERS: usize = 64;
 /// A reserved range of addresses without memory behind it. The GPUs and the CPUs of a process share
 /// one range of addresses, so nothing else is mapped there.
 pub struct VirtualRange {
-    context: CudaContext,
+    caller: DriverCaller,
     span: DeviceSpan,
     functions: &'static VirtualMemoryFunctions,
 }
@@ -32,14 +32,23 @@ impl VirtualRange {
     /// that it has already reserved for itself (seen with CUDA 13.0). So the ranges that it gives
     /// instead are kept until it gives the one at `at`, and then given up.
     ///
+    /// The driver also never gives addresses that this process had mapped when it initialised the
+    /// driver, nor those for which it was asked while something was mapped there, even after they
+    /// are free (both seen with driver 580).
+    ///
     /// # Errors
     /// [`CudaError::Invalid`] if `at` is taken, and the driver's.
     #[doc(alias = "cuMemAddressReserve")]
-    pub fn reserve(context: &CudaContext, bytes: usize, at: Option<u64>) -> Result<VirtualRange, CudaError> {
-        let bytes = rounded(context, bytes)?;
+    pub fn reserve(
+        caller: impl Into<DriverCaller>,
+        bytes: usize,
+        at: Option<u64>,
+    ) -> Result<VirtualRange, CudaError> {
+        let caller = caller.into();
+        let bytes = rounded(&caller, bytes)?;
         let mut others: Vec<VirtualRange> = Vec::new();
         loop {
-            let range = VirtualRange::ask(context, bytes, at.unwrap_or(0))?;
+            let range = VirtualRange::ask(&caller, bytes, at.unwrap_or(0))?;
             let Some(at) = at.filter(|at| *at != range.address()) else { return Ok(range) };
             others.push(range);
             if others.len() == MAX_OTHERS {
@@ -47,7 +56,7 @@ impl VirtualRange {
                     "reserving {} at {at:#x} for {}: the address is taken or unsuitable, and the driver offers {:#x}; \
                      choose another one",
                     Bytes(bytes as u64),
-                    context.gpu(),
+                    caller.gpu(),
                     others[0].address()
                 )));
             }
@@ -55,14 +64,14 @@ impl VirtualRange {
     }
 
     /// Reserves addresses, at `wish` if the driver agrees.
-    fn ask(context: &CudaContext, bytes: usize, wish: u64) -> Result<VirtualRange, CudaError> {
-        let functions = context.driver().functions().virtual_memory()?;
+    fn ask(caller: &DriverCaller, bytes: usize, wish: u64) -> Result<VirtualRange, CudaError> {
+        let functions = caller.driver().functions().virtual_memory()?;
         let mut address = 0;
         // SAFETY: `address` is a local variable; the driver takes the last address for a hint.
-        context.call(format_args!("cuMemAddressReserve of {}", Bytes(bytes as u64)), || unsafe {
+        caller.call(format_args!("cuMemAddressReserve of {}", Bytes(bytes as u64)), || unsafe {
             (functions.reserve)(&raw mut address, bytes, 0, wish, 0)
         })?;
-        Ok(VirtualRange { context: context.clone(), span: DeviceSpan::new(address, bytes), functions })
+        Ok(VirtualRange { caller: caller.clone(), span: DeviceSpan::new(address, bytes), functions })
     }
 
     /// Returns the first address.
@@ -92,7 +101,7 @@ impl Drop for VirtualRange {
     fn drop(&mut self) {
         let object = format!("the range of {} at {:#x}", Bytes(self.bytes() as u64), self.address());
         // SAFETY: reserved by `reserve` and freed once; a mapping owns its range and ends first.
-        self.context.end(object, "cuMemAddressFree", || unsafe {
+        self.caller.end(object, "cuMemAddressFree", || unsafe {
             (self.functions.free)(self.address(), self.bytes())
         });
     }

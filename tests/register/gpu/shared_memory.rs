@@ -31,7 +31,7 @@ fn start(name: &str, operands: &str, input: Stdio) -> Child {
 
 /// Maps `memory` at `at`, and gives its GPU access.
 fn map(memory: PhysicalMemory, at: Option<u64>) -> MappedMemory {
-    let context = memory.context().clone();
+    let context = memory.context().expect("it has one").clone();
     let range = VirtualRange::reserve(&context, memory.bytes(), at).expect("addresses");
     range.map(memory, &[GpuAccess::read_write(context.gpu())]).expect("mapped")
 }

@@ -8,6 +8,7 @@ pub(super) const WITHOUT_CONTEXT: &[&str] = &[
     "cuDeviceGet",
     "cuDeviceGetAttribute",
     "cuDeviceGetName",
+    "cuDeviceGetPCIBusId",
     "cuDeviceGetUuid",
     "cuDeviceGetUuid_v2",
     "cuDevicePrimaryCtxRetain",
@@ -16,6 +17,17 @@ pub(super) const WITHOUT_CONTEXT: &[&str] = &[
     "cuCtxPopCurrent_v2",
     "cuThreadExchangeStreamCaptureMode",
     "cuGetErrorName",
+    "cuMemGetAllocationGranularity",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemExportToShareableHandle",
+    "cuMemImportFromShareableHandle",
+    "cuMemGetAllocationPropertiesFromHandle",
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemSetAccess",
 ];
 /// The functions that end something, and those that come before them. The others can be made to
 /// fail by their number.

@@ -42,6 +42,8 @@ pub(super) struct FakeDriver {
     pub(super) live: BTreeSet<String>,
     /// The number of ranges for which the driver ignores a wished address.
     pub(super) holes: usize,
+    /// The address and the length of each range.
+    ranges: Vec<(u64, usize)>,
     /// The number of ranges at addresses that the driver has chosen.
     offered: u64,
     /// The violations of the driver's rules.
@@ -66,6 +68,8 @@ pub(super) struct FakeDriver {
     pub(super) ends_streams: bool,
     /// True if the driver finds the context of a stream by its handle.
     pub(super) finds_contexts: bool,
+    /// True if all memory needs a current context.
+    pub(super) wants_contexts: bool,
     /// The contexts that were pushed, the current one last.
     pub(super) current: Vec<usize>,
     /// The flags of the last call that had some.
@@ -139,6 +143,9 @@ impl FakeDriver {
         }
         let by_handle = ["cuEventRecord", "cuStreamWaitEvent"].contains(&name);
         if self.current.is_empty() && by_handle && !self.finds_contexts {
+            return INVALID_CONTEXT;
+        }
+        if self.current.is_empty() && self.wants_contexts && name.starts_with("cuMem") {
             return INVALID_CONTEXT;
         }
         if self.current.is_empty() && !by_handle && !WITHOUT_CONTEXT.contains(&name) {
@@ -264,6 +271,11 @@ fake_functions! {
         }
         SUCCESS
     };
+    "cuDeviceGetPCIBusId": pci_address(address: *mut c_char, _room: c_int, device: c_int) = |_| {
+        let text = format!("0000:{device:X}B:00.0\0");
+        text.bytes().enumerate().for_each(|(at, byte)| _ = give(address.wrapping_add(at), byte as c_char));
+        SUCCESS
+    };
     "cuDeviceGetUuid": old_uuid(uuid: *mut sys::CUuuid, _device: c_int) = |_| {
         give(uuid, sys::CUuuid { bytes: [5; 16] })
     };
@@ -282,7 +294,8 @@ fake_functions! {
             fake.live.retain(|one| !one.starts_with("stream"));
         }
         fake.live.retain(|one| !one.starts_with("context module"));
-        if let Some(left) = fake.live.iter().find(|one| !one.starts_with("context")) {
+        let left = fake.live.iter().find(|one| !one.starts_with("context"));
+        if let Some(left) = left.filter(|_| !fake.wants_contexts) {
             fake.faults.push(format!("the context ended before {left}"));
         }
         let context = fake.live.iter().find(|one| one.starts_with("context")).cloned();
@@ -521,24 +534,33 @@ fake_functions! {
         SUCCESS
     };
     "cuMemAddressReserve":
-        reserve(address: *mut u64, _bytes: usize, _alignment: usize, hint: u64, _flags: c_ulonglong) = |fake| {
+        reserve(address: *mut u64, bytes: usize, _alignment: usize, hint: u64, _flags: c_ulonglong) = |fake| {
         // Below this address everything is taken. The driver fills its own holes first.
         let is_granted = hint >= FIRST_RANGE && fake.holes == 0;
         let at = if is_granted { hint } else { FIRST_RANGE + fake.offered * GRANULARITY as u64 };
         fake.offered += u64::from(!is_granted);
         fake.holes = fake.holes.saturating_sub(1);
         fake.live.insert(format!("range {at:#x}"));
+        fake.ranges.push((at, bytes));
         give(address, at)
     };
-    "cuMemAddressFree": address_free(address: u64, _bytes: usize) = |fake| {
-        if fake.live.contains(&format!("mapping {address:#x}")) {
-            fake.faults.push(format!("the range {address:#x} ended before its mapping"));
+    "cuMemAddressFree": address_free(address: u64, bytes: usize) = |fake| {
+        let pieces = (address..address + bytes as u64).step_by(GRANULARITY);
+        if let Some(left) = pieces.map(|at| format!("mapping {at:#x}")).find(|one| fake.live.contains(one)) {
+            fake.faults.push(format!("the range {address:#x} ended before the {left}"));
         }
+        fake.ranges.retain(|range| *range != (address, bytes));
         fake.end("range", address as usize)
     };
-    "cuMemMap": map(address: u64, _bytes: usize, _offset: usize, memory: c_ulonglong, _flags: c_ulonglong) =
+    "cuMemMap": map(address: u64, bytes: usize, offset: usize, memory: c_ulonglong, _flags: c_ulonglong) =
         |fake| {
-            fake.require("range", address as usize);
+            let end = address + bytes as u64;
+            if !fake.ranges.iter().any(|&(start, length)| start <= address && end <= start + length as u64) {
+                fake.faults.push(format!("{address:#x} is mapped, and in no range"));
+            }
+            if offset > 0 {
+                return INVALID_VALUE;
+            }
             fake.require("physical memory", memory as usize);
             fake.live.insert(format!("mapping {address:#x}"));
             SUCCESS

@@ -3,7 +3,10 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::fake_driver::{GRANULARITY, INVALID_VALUE, assert_nothing_remains, fake, new_context, take_calls};
+use super::fake_driver::{
+    GRANULARITY, INVALID_CONTEXT, INVALID_VALUE, assert_nothing_remains, fake, new_context, new_driver,
+    take_calls,
+};
 use crate::{CudaError, GpuAccess, IpcMemory, PhysicalMemory, VirtualRange};
 
 #[test]
@@ -41,6 +44,65 @@ fn a_mapping_without_access_is_undone_in_order() {
     let expected = ["cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemAddressFree"];
     assert_eq!(take_calls(), expected);
     drop(context);
+    assert_nothing_remains();
+}
+
+#[test]
+fn memory_of_two_gpus_is_mapped_to_one_range_without_a_context() {
+    let driver = new_driver(|_| {}).expect("it has all functions");
+    let gpus = driver.gpus().expect("it has two");
+    let range = VirtualRange::reserve(&gpus[0], 3 * GRANULARITY, Some(0x7100_0000_0000)).expect("it is free");
+    let create = |gpu: usize, pieces: usize| PhysicalMemory::create(&gpus[gpu], pieces * GRANULARITY);
+    let memory = vec![create(0, 1).expect("nothing fails"), create(1, 2).expect("nothing fails")];
+    assert_eq!((*memory[1].gpu(), memory[1].gpu().pci_address()), (gpus[1], Ok("0000:1b:00.0".into())));
+    let access: Vec<_> = gpus.iter().map(GpuAccess::read_write).collect();
+    let mapped = range.map_all(memory, &access).expect("nothing fails");
+    assert_eq!(fake(|fake| fake.operands.clone()), [0, 3, 1, 3]);
+    assert_eq!((mapped.bytes(), mapped.memories().len()), (3 * GRANULARITY, 2));
+    mapped.set_access(&[GpuAccess::read_only(&gpus[1])]).expect("it is mapped");
+    assert_eq!(fake(|fake| fake.operands.clone()), [1, 1]);
+    take_calls();
+    drop(mapped);
+    let expected = ["cuMemUnmap", "cuMemUnmap", "cuMemRelease", "cuMemRelease", "cuMemAddressFree"];
+    assert_eq!(take_calls(), expected);
+    assert_nothing_remains();
+}
+
+#[test]
+fn a_second_memory_that_is_not_mapped_undoes_the_first() {
+    let driver = new_driver(|_| {}).expect("it has all functions");
+    let gpu = driver.gpu(0).expect("it has two");
+    for function in ["cuMemMap", "cuMemSetAccess"] {
+        let range = VirtualRange::reserve(&gpu, 2 * GRANULARITY, None).expect("nothing fails");
+        let create = || PhysicalMemory::create(&gpu, GRANULARITY).expect("nothing fails");
+        let memory = vec![create(), create()];
+        // The calls that do not end anything: two of cuMemMap, one of cuMemSetAccess.
+        fake(|fake| fake.failing_call = Some(if function == "cuMemMap" { 1 } else { 2 }));
+        let error = range.map_all(memory, &[GpuAccess::read_write(&gpu)]).expect_err("it fails");
+        assert!(error.to_string().starts_with(function), "{error}");
+        assert_nothing_remains();
+    }
+}
+
+#[test]
+fn a_driver_that_wants_a_context_for_memory_gets_one_for_each_call() {
+    let driver = new_driver(|fake| fake.wants_contexts = true).expect("it has all functions");
+    let gpu = driver.gpu(0).expect("it has two");
+    let memory = PhysicalMemory::create(&gpu, GRANULARITY).expect("it gets a context");
+    let range = VirtualRange::reserve(&gpu, GRANULARITY, None).expect("it gets a context");
+    drop(range.map(memory, &[GpuAccess::read_write(&gpu)]).expect("it gets a context"));
+    assert_nothing_remains();
+    fake(|fake| fake.failing = vec![("cuDevicePrimaryCtxRetain", INVALID_CONTEXT)]);
+    let error = PhysicalMemory::create(&gpu, GRANULARITY).expect_err("there is none").to_string();
+    assert!(error.starts_with("cuDevicePrimaryCtxRetain of GPU 0"), "{error}");
+}
+
+#[test]
+fn a_lack_of_memory_states_the_free_memory_without_a_context_too() {
+    let driver = new_driver(|_| {}).expect("it has all functions");
+    let gpu = driver.gpu(0).expect("it has two");
+    let error = PhysicalMemory::create(&gpu, 2 << 30).expect_err("it is too much").to_string();
+    assert!(error.contains("2 GiB on GPU 0 (3 MiB of 1 GiB are free)"), "{error}");
     assert_nothing_remains();
 }
 

@@ -26,7 +26,7 @@ pub(super) enum AttachedData {
         /// The handles of the blocks' events.
         events: PrivateFd,
         #[cfg(feature = "cuda")]
-        imported: ImportedGpu,
+        imported: Box<ImportedGpu>,
     },
 }
 
@@ -46,7 +46,7 @@ impl AttachedData {
                 memory: next()?,
                 events: next()?,
                 #[cfg(feature = "cuda")]
-                imported: ImportedGpu::default(),
+                imported: Box::default(),
             });
         }
         let file = next()?;

@@ -90,7 +90,7 @@ impl GpuView {
 
     /// Returns the context in which the memory is mapped.
     pub(super) fn context(&self) -> &CudaContext {
-        self.mapped.memory().context()
+        self.mapped.memory().context().expect("it was made in a context")
     }
 
     /// Returns the reason why the mapping is writable, if it is.

@@ -69,7 +69,7 @@ impl ProducedGpu {
 
     /// Returns the context in which the memory was made.
     pub(super) fn context(&self) -> &CudaContext {
-        self.mapped.memory().context()
+        self.mapped.memory().context().expect("it was made in a context")
     }
 
     /// Returns the event of a block.
