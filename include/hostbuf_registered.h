@@ -53,6 +53,10 @@ typedef int hostbuf_registered_function(size_t index, struct hostbuf_registered_
  * which calls them. */
 typedef int hostbuf_registered_range_function(uintptr_t address, size_t length);
 
+/* hostbuf_maps_gpu_sections returns 1 if this process has mapped the GPU sections of the job before
+ * main, and 0 if it has not, for example in a child process. */
+typedef int hostbuf_maps_gpu_sections_function(void);
+
 #ifdef __cplusplus
 }
 #endif

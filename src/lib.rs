@@ -41,6 +41,8 @@ pub mod error;
 mod exclusive_region;
 mod fill;
 mod freeze;
+#[cfg(feature = "cuda")]
+pub mod gpu;
 pub mod job;
 mod node_copies;
 mod preregistered;
@@ -58,6 +60,8 @@ pub use fill::containers::{List, Map};
 pub use fill::ffi;
 pub use fill::portable::Portable;
 pub use freeze::Frozen;
+#[cfg(feature = "cuda")]
+pub use gpu::GpuSection;
 pub use hostbuf_memory::placement::{Interleave, Placement};
 pub use hostbuf_memory::{Error as MemoryError, NoSpace, Pages};
 pub use hostbuf_os::{Bytes, NodeId};

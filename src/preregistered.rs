@@ -22,6 +22,16 @@ fn call(name: &CStr, span: Span) -> bool {
     unsafe { std::mem::transmute::<*mut libc::c_void, Act>(found)(span.start(), span.len()) == 0 }
 }
 
+/// Returns whether this process has mapped the job's GPU sections before `main`.
+#[cfg(feature = "cuda")]
+pub(super) fn maps_gpu_sections() -> bool {
+    // SAFETY: looks a name up in the loaded objects.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"hostbuf_maps_gpu_sections".as_ptr()) };
+    // SAFETY: the function of this name has this type, by include/hostbuf_registered.h.
+    !found.is_null()
+        && unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> c_int>(found)() == 1 }
+}
+
 /// Ends the registrations of `span`, so that no device writes to it, and none pins it. Returns
 /// whether it succeeded.
 pub(super) fn deregister(span: Span) -> bool {

@@ -13,10 +13,11 @@ use crate::job::{Collective, Hosts, Reduce, all_or_none, cores_of, random_number
 use crate::segment::files::Segments;
 use crate::segment::handle::HostBuffer;
 use crate::segment::identity::Identity;
+use crate::segment::job_request::check_all;
 use crate::segment::layout::Layout;
 use crate::segment::mapped_segment::MappedSegment;
 use crate::segment::mapping::Mapping;
-use crate::segment::options::{BufferOptions, check_all};
+use crate::segment::options::BufferOptions;
 use crate::segment::phase::Phase;
 use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
@@ -46,6 +47,14 @@ impl HostBuffer {
         let _span = info_span!("allocate", buffer = %options.name, size = options.size).entered();
         all_or_none(group, check_all(std::slice::from_ref(&options)))?;
         same_request(group, &options)?;
+        if let Some(section) = options.sections.iter().find(|section| section.is_on_gpus()) {
+            return Err(Error::Unsupported {
+                what: format!("section \"{}\" on GPUs in HostBuffer::allocate", section.name),
+                why: "GPU sections are mapped before main: request them from hostbuf run or hostbuf exec \
+                      (--section name=..,size=..,gpu=0)"
+                    .into(),
+            });
+        }
         let hosts = Hosts::new(group)?;
         let job = random_number(group)?;
 

@@ -28,6 +28,10 @@ struct ControlState {
     root_type: AtomicU64,
     /// The end of the memory that failed fills allocated in processes that may be alive.
     retained: Checked,
+    /// The address of the range of all GPU sections of the job, 0 without one.
+    gpu_range: Checked,
+    /// The GPU sections of the buffer that are frozen, as bits in their order.
+    gpu_frozen: Checked,
 }
 
 const _: () = assert!(size_of::<ControlState>() == ROW_LENGTH);
@@ -100,7 +104,10 @@ impl<'p> Control<'p> {
     /// Makes buffer `index` empty, with generation 0.
     pub fn reset(self, index: usize) {
         let state = self.state(index);
-        for word in [&state.generation, &state.high_water, &state.root, &state.retained] {
+        let (gpu_range, gpu_frozen) = (&state.gpu_range, &state.gpu_frozen);
+        for word in
+            [&state.generation, &state.high_water, &state.root, &state.retained, gpu_range, gpu_frozen]
+        {
             word.store(0);
         }
         state.root_type.store(0, Ordering::Relaxed);
@@ -195,6 +202,39 @@ impl<'p> Control<'p> {
         self.state(index).retained.store(bytes);
     }
 
+    /// Returns the address of the range of all GPU sections of the job, or `None` if it is not
+    /// agreed on.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn gpu_range(self, index: usize) -> Result<Option<u64>> {
+        let address = self.state(index).gpu_range.load("the address of the GPU sections")?;
+        Ok((address > 0).then_some(address))
+    }
+
+    /// Sets the address of the range of all GPU sections. Only the agent may call it.
+    pub fn set_gpu_range(self, index: usize, address: u64) {
+        self.state(index).gpu_range.store(address);
+    }
+
+    /// Returns whether GPU section `section` of the buffer, counted from 0 in the order of the
+    /// addresses, is frozen.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn is_gpu_frozen(self, index: usize, section: usize) -> Result<bool> {
+        Ok(self.state(index).gpu_frozen.load("the frozen GPU sections")? & 1 << section != 0)
+    }
+
+    /// Records that a GPU section of the buffer is frozen.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn set_gpu_frozen(self, index: usize, section: usize) -> Result<()> {
+        let add = |bits| Some(bits | 1 << section);
+        self.state(index).gpu_frozen.update("the frozen GPU sections", add).map(drop)
+    }
+
     /// Replaces the high-water mark by the result of `change`, which gets its value, unless that is
     /// `None`. Returns the value before the change, or `None` if it was not changed.
     ///
@@ -240,6 +280,8 @@ mod tests {
         control.set_phases([1, 2, 3, 4, 5, 6]);
         control.set_high_water(0, 12_345_678);
         control.set_root(0, 65, 0xabcd);
+        control.set_gpu_range(0, 0x5500_0000_0000);
+        control.set_gpu_frozen(0, 3).expect("it was reset");
         (memory, control)
     }
 
@@ -247,7 +289,8 @@ mod tests {
     fn any_flipped_byte_is_an_error_and_never_another_value() {
         let (_memory, control) = page();
         let words = |c: Control<'_>| -> Result<_> {
-            Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0, c.retained(0)?))
+            let gpu = (c.gpu_range(0)?, c.is_gpu_frozen(0, 0)?, c.is_gpu_frozen(0, 3)?);
+            Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0, c.retained(0)?, gpu))
         };
         let good = words(control).unwrap();
         let phases = control.phases();

@@ -19,13 +19,14 @@ pub(super) fn unique<'a>(text: &'a str, kind: &str) -> Result<Vec<(&'a str, &'a 
 }
 
 /// Splits a text at its commas into pairs of a key and a value, which is empty without an equals
-/// sign. The value of `numa` may contain commas: a part that begins with a digit belongs to it.
+/// sign. The values of `numa` and `gpu` may contain commas: a part that begins with a digit belongs
+/// to them.
 fn split(text: &str) -> Vec<(&str, &str)> {
     let mut fields = Vec::new();
     let mut rest = Some(text);
     while let Some(from) = rest {
         let mut end = from.find(',').unwrap_or(from.len());
-        if from.starts_with("numa=") {
+        if from.starts_with("numa=") || from.starts_with("gpu=") {
             let continues = |at: usize| from[at..].strip_prefix(',').is_some_and(starts_with_digit);
             while continues(end) {
                 end += 1 + from[end + 1..].find(',').unwrap_or(from.len() - end - 1);
@@ -61,6 +62,7 @@ mod tests {
             [("name", "a"), ("numa", "interleave:0,2-3/1,2"), ("lazy", ""), ("pages", "2m")]
         );
         assert_eq!(split("numa=0,1"), [("numa", "0,1")]);
+        assert_eq!(split("gpu=0,1,size=2"), [("gpu", "0,1"), ("size", "2")]);
         assert_eq!(split("size=1,2"), [("size", "1"), ("2", "")]);
         assert_eq!(split(""), [("", "")]);
         assert_eq!(split("numa=,"), [("numa", ""), ("", "")]);

@@ -9,6 +9,7 @@ use tracing::info_span;
 use crate::error::{Error, Result};
 use crate::segment::control::Control;
 use crate::segment::control_layout::ControlLayout;
+use crate::segment::gpu_layout::gpu_pieces;
 use crate::segment::identity::{BufferIdentity, Identity};
 use crate::segment::layout::Layout;
 use crate::segment::options::BufferOptions;
@@ -218,6 +219,7 @@ impl Segments {
         identity.length = layout.length;
         identity.buffers = self.buffers.iter().map(|segment| segment.identity).collect();
         identity.sections = self.sections;
+        identity.gpu_pieces = gpu_pieces(&self.requests);
         for (buffer, extent) in identity.buffers.iter_mut().zip(&layout.buffers) {
             buffer.offset = extent.part.offset;
         }

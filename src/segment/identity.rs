@@ -2,11 +2,12 @@
 //! address. Its file is sealed against writes, so no process can change it.
 //!
 //! ```text
-//! | head | table of contents | the job (one row) | buffer 0 | ... | section 0 | ... | nodes of sections |
+//! | head | table of contents | the job (one row) | buffer 0 | ... | section 0 | ... | nodes of sections | pieces |
 //! ```
 
 use crate::error::{AttachError, Error, Result};
 use crate::segment::control_layout::{ControlLayout, UNIT};
+use crate::segment::gpu_piece::{GPU_PIECES, GpuPiece, PIECE_LENGTH};
 use crate::segment::section_identity::{
     self, NODE_LENGTH, SECTION_LENGTH, SECTION_NODES, SECTIONS, SectionIdentity,
 };
@@ -19,13 +20,13 @@ use hostbuf_protocol::range::Name;
 const JOB: u16 = 1;
 /// The kind of the table of the buffers.
 const BUFFERS: u16 = 2;
-/// The version of the rows of all four tables.
+/// The version of the rows of all five tables.
 const VERSION: u16 = 1;
 const JOB_LENGTH: usize = 56;
 const NAME_LENGTH: usize = size_of::<Name>();
 const BUFFER_LENGTH: usize = NAME_LENGTH + 8 * 8;
-/// The number of tables: four here, three in the control file.
-const TABLES: usize = 7;
+/// The number of tables: five here, three in the control file.
+const TABLES: usize = 8;
 
 /// The description of a job on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub struct Identity {
     pub buffers: Vec<BufferIdentity>,
     /// The sections of all buffers.
     pub sections: Vec<SectionIdentity>,
+    /// The pieces of the GPU sections of all buffers, in the order of their addresses.
+    pub gpu_pieces: Vec<GpuPiece>,
 }
 
 /// One buffer's part of the identity.
@@ -115,15 +118,17 @@ impl Identity {
     /// Makes an identity without buffers.
     #[must_use]
     pub fn new(job: u128) -> Identity {
-        let (buffers, sections) = (Vec::new(), Vec::new());
-        Identity { job, address: 0, length: 0, host: 0, hosts: 0, rounds: 0, buffers, sections }
+        let (buffers, sections, gpu_pieces) = (Vec::new(), Vec::new(), Vec::new());
+        Identity { job, address: 0, length: 0, host: 0, hosts: 0, rounds: 0, buffers, sections, gpu_pieces }
     }
 
-    /// Returns the length of the identity file of a job with these numbers of buffers and sections,
-    /// in bytes. It is the same on every host, on however many nodes the sections are.
+    /// Returns the length of the identity file of a job with these numbers of buffers, sections of
+    /// host memory and pieces of GPU sections, in bytes. It is the same on every host, on however
+    /// many nodes the sections are.
     #[must_use]
-    pub fn file_length(buffers: usize, sections: usize) -> u64 {
-        let rows = JOB_LENGTH + buffers * BUFFER_LENGTH + section_identity::longest(sections);
+    pub fn file_length(buffers: usize, sections: usize, gpu_pieces: usize) -> u64 {
+        let sections = section_identity::longest(sections) + gpu_pieces * PIECE_LENGTH;
+        let rows = JOB_LENGTH + buffers * BUFFER_LENGTH + sections;
         ((contents::length(TABLES) + rows) as u64).next_multiple_of(UNIT)
     }
 
@@ -140,7 +145,8 @@ impl Identity {
             offset: offset as u64,
         };
         let job = table(JOB, 1, JOB_LENGTH, bytes.len());
-        let Identity { job: number, address, length, host, hosts, rounds, buffers, sections } = self;
+        let Identity { job: number, address, length, host, hosts, rounds, buffers, sections, gpu_pieces } =
+            self;
         let words = [*number as u64, (*number >> 64) as u64, *address, *length];
         let [host, hosts, rounds] = [*host, *hosts, *rounds].map(u64::from);
         bytes.extend(words.into_iter().chain([host, hosts, rounds]).flat_map(u64::to_ne_bytes));
@@ -153,8 +159,10 @@ impl Identity {
         for (index, section) in sections.iter().enumerate() {
             section_identity::encode_nodes(index, section, &mut bytes);
         }
+        let pieces = table(GPU_PIECES, gpu_pieces.len(), PIECE_LENGTH, bytes.len());
+        gpu_pieces.iter().for_each(|piece| piece.encode(&mut bytes));
         let [phases, states, ledger] = ControlLayout::new(buffers.len()).tables();
-        contents::write(&mut bytes, &[job, list, parts, nodes, phases, states, ledger], digest);
+        contents::write(&mut bytes, &[job, list, parts, nodes, pieces, phases, states, ledger], digest);
         bytes
     }
 
@@ -176,7 +184,8 @@ impl Identity {
             JOB => JOB_LENGTH,
             BUFFERS => BUFFER_LENGTH,
             SECTIONS => SECTION_LENGTH,
-            _ => NODE_LENGTH,
+            SECTION_NODES => NODE_LENGTH,
+            _ => PIECE_LENGTH,
         };
         let table = |kind: u16| {
             let found = contents.table(kind);
@@ -196,11 +205,12 @@ impl Identity {
         let rows = |kind: u16| table(kind).map(|table| contents.rows(table));
         let sections = section_identity::decode(rows(SECTIONS)?, rows(SECTION_NODES)?, buffers.len());
         let sections = sections.ok_or(damaged(2))?;
+        let gpu_pieces = GpuPiece::decode_all(rows(GPU_PIECES)?, buffers.len()).ok_or(damaged(3))?;
         let layout = ControlLayout::of(buffers.len(), |kind| contents.table(kind))
             .ok_or_else(|| other_version("its control page has other tables than this program reads"))?;
         let job = u128::from(low) | u128::from(high) << 64;
         let [host, hosts, rounds] = [host, hosts, rounds].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        Ok((Identity { job, address, length, host, hosts, rounds, buffers, sections }, layout))
+        Ok((Identity { job, address, length, host, hosts, rounds, buffers, sections, gpu_pieces }, layout))
     }
 }
 
@@ -244,6 +254,8 @@ mod tests {
         };
         if count > 0 {
             identity.sections = vec![section(0, "grid", Some("0,3")), section(count - 1, "", None)];
+            let piece = |gpu, offset| GpuPiece::new(count - 1, "table", gpu, offset, 2 << 20);
+            identity.gpu_pieces = vec![piece(3, 0), piece(0, 2 << 20)];
         }
         identity
     }
@@ -253,7 +265,7 @@ mod tests {
         for count in [0, 1, 16, 17, MAX_BUFFERS] {
             let identity = sample(count);
             let mut bytes = identity.encode();
-            let length = Identity::file_length(count, 2);
+            let length = Identity::file_length(count, 2, 2);
             assert!(bytes.len() as u64 <= length);
             bytes.resize(length as usize, 0);
             assert_eq!(Identity::decode(&bytes).unwrap(), (identity, ControlLayout::new(count)));

@@ -10,6 +10,7 @@
 //! reaching the next buffer.
 
 use crate::segment::control_layout::ControlLayout;
+use crate::segment::gpu_layout::gpu_pieces;
 use crate::segment::identity::Identity;
 use crate::segment::options::BufferOptions;
 use hostbuf_protocol::range::{AgreedRange, Extent, Extents, FLAG_DUMP, FLAG_SMALL_PAGES, Name, Part};
@@ -57,7 +58,10 @@ impl Layout {
             at = (at + length).next_multiple_of(GUARD) + GUARD;
         }
         let sections = buffers.iter().map(BufferOptions::listed_ranges).sum();
-        let identity = Part { offset: at, length: Identity::file_length(buffers.len(), sections) };
+        let identity = Part {
+            offset: at,
+            length: Identity::file_length(buffers.len(), sections, gpu_pieces(buffers).len()),
+        };
         let control_length = ControlLayout::new(buffers.len()).length();
         let control = Part { offset: at + identity.length, length: control_length };
         let length = (control.offset + control.length).next_multiple_of(GUARD) + GUARD;

@@ -10,8 +10,11 @@ mod fields;
 pub(crate) mod files;
 pub(crate) mod fill_state;
 pub(crate) mod fillers;
+pub(crate) mod gpu_layout;
+mod gpu_piece;
 pub(crate) mod handle;
 pub(crate) mod identity;
+mod job_request;
 pub(crate) mod layout;
 pub(crate) mod ledger;
 pub(crate) mod listed;
@@ -33,10 +36,13 @@ pub use files::{
     CONTROL_NAME, COPIES_NAME, ControlPage, FILES_NAME, IDENTITY_NAME, LOADS_NAME, PublishedSegments,
     Segments, file_name,
 };
+pub use gpu_layout::{GPU_UNIT, gpu_pieces, gpu_range_length};
+pub use gpu_piece::GpuPiece;
 pub use identity::{BufferIdentity, Identity};
+pub use job_request::{MAX_SECTIONS, check_all};
 pub use layout::Layout;
 pub use ledger::{Ledger, Registered};
-pub use options::{DEFAULT_NAME, MAX_SECTIONS, check_all};
-pub use section::SectionArgument;
+pub use options::DEFAULT_NAME;
+pub use section::{MAX_GPU_PIECES, SectionArgument};
 pub use section_identity::{NodeBytes, SectionIdentity};
 pub use section_text::add_sections;

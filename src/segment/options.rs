@@ -6,8 +6,6 @@ use crate::segment::section::{self, Section};
 use crate::segment::section_identity::PLACEMENT_MAX;
 use hostbuf_memory::placement::Placement;
 use hostbuf_memory::{Demand, DemandPart, Pages};
-use hostbuf_protocol::environment::variable_byte;
-use hostbuf_protocol::limits::MAX_BUFFERS;
 
 /// The name of a buffer if none is requested.
 pub const DEFAULT_NAME: &str = "default";
@@ -111,32 +109,45 @@ impl BufferOptions {
         // The sum in whole small pages: if it reaches a huge page, the sections consist of those.
         let small = Pages::Small.size();
         let whole =
-            self.sections.iter().map(|section| section.size.min(MAX_SIZE + 1).next_multiple_of(small));
+            self.host_sections().map(|section| section.size.min(MAX_SIZE + 1).next_multiple_of(small));
         self.pages.unit(self.size.max(whole.fold(0, u64::saturating_add)))
     }
 
-    /// Returns the number of bytes of each section, rounded up to whole pages.
+    /// Returns the sections of host memory.
+    pub(super) fn host_sections(&self) -> impl Iterator<Item = &Section> {
+        self.sections.iter().filter(|section| !section.is_on_gpus())
+    }
+
+    /// Returns the number of bytes of each section of host memory, rounded up to whole pages.
     pub(super) fn section_lengths(&self) -> impl Iterator<Item = u64> {
         let unit = self.unit();
-        self.sections.iter().map(move |section| section.size.min(MAX_SIZE + 1).next_multiple_of(unit))
+        self.host_sections().map(move |section| section.size.min(MAX_SIZE + 1).next_multiple_of(unit))
     }
 
     /// Returns the number of usable bytes before rounding them up to whole pages: the requested
-    /// size, or the sum of the sections.
+    /// size, or the sum of the sections of host memory. A buffer that only has sections on GPUs has
+    /// one small page.
     #[must_use]
     pub fn requested(&self) -> u64 {
-        if self.size > 0 { self.size } else { self.section_lengths().fold(0, u64::saturating_add) }
+        if self.size > 0 {
+            return self.size;
+        }
+        match self.section_lengths().fold(0, u64::saturating_add) {
+            0 if !self.sections.is_empty() => Pages::Small.size(),
+            sum => sum,
+        }
     }
 
     /// Returns the number of ranges of the buffer that `hostbuf stat` and
     /// [`HostBuffer::sections`](crate::HostBuffer::sections) list: the sections, and the rest of a
     /// buffer that has a placement.
     pub(super) fn listed_ranges(&self) -> usize {
-        if self.numa.is_none() && self.sections.is_empty() {
+        let listed = self.host_sections().count();
+        if self.numa.is_none() && listed == 0 {
             return 0;
         }
         let sections: u64 = self.section_lengths().sum();
-        self.sections.len() + usize::from(sections < self.pages.round_up(self.requested()))
+        listed + usize::from(sections < self.pages.round_up(self.requested()))
     }
 
     /// Returns the memory that the buffer needs.
@@ -150,7 +161,7 @@ impl BufferOptions {
             let placement = section.numa.clone().or_else(|| self.numa.clone());
             DemandPart::new(length, placement).named(format!("section \"{}\"{of}", section.name))
         };
-        let mut parts: Vec<_> = self.section_lengths().zip(&self.sections).map(part).collect();
+        let mut parts: Vec<_> = self.section_lengths().zip(self.host_sections()).map(part).collect();
         let rest = demand.length().saturating_sub(parts.iter().map(|part| part.length).sum());
         if rest > 0 {
             parts.push(DemandPart::new(rest, self.numa.clone()).named(buffer));
@@ -246,55 +257,12 @@ impl BufferOptions {
 /// mappings at fixed addresses.
 pub const MAX_SIZE: u64 = 100 << 40;
 
-/// The maximum number of sections of all buffers of a job.
-pub const MAX_SECTIONS: usize = 250;
-
-/// Checks the options of all buffers of a job.
-///
-/// # Errors
-/// As [`BufferOptions::check`] for each; [`Error::Invalid`] for no buffers, too many, two with one
-/// name, or a sum that is too large.
-pub fn check_all(buffers: &[BufferOptions]) -> Result<()> {
-    if buffers.is_empty() || buffers.len() > MAX_BUFFERS {
-        return Err(Error::invalid(format!("{} buffers: expected 1 to {MAX_BUFFERS}", buffers.len())));
-    }
-    for (i, buffer) in buffers.iter().enumerate() {
-        buffer.check()?;
-        if buffers[..i].iter().any(|b| b.name == buffer.name) {
-            return Err(Error::invalid(format!("two buffers are named \"{}\"", buffer.name)));
-        }
-        let variable =
-            |b: &BufferOptions| b.name.bytes().map(variable_byte).map(char::from).collect::<String>();
-        let own = variable(buffer);
-        if let Some(other) = buffers[..i].iter().find(|b| variable(b) == own) {
-            return Err(Error::invalid(format!(
-                "buffers \"{}\" and \"{}\" have the same environment variable HOSTBUF_ADDRESS_{own}: rename one of them",
-                other.name, buffer.name
-            )));
-        }
-    }
-    let sections: usize = buffers.iter().map(|b| b.sections.len()).sum();
-    if sections > MAX_SECTIONS {
-        return Err(Error::invalid(format!(
-            "{sections} sections: expected at most {MAX_SECTIONS} in all buffers"
-        )));
-    }
-    let sum = buffers.iter().map(BufferOptions::requested).fold(0u64, u64::saturating_add);
-    if sum > MAX_SIZE {
-        let (asked, most) = (Bytes(sum), Bytes(MAX_SIZE));
-        return Err(Error::invalid(format!(
-            "the sizes add up to {asked}: the address space holds at most {most}"
-        )));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn refused(options: BufferOptions) -> String {
-        check_all(&[options]).unwrap_err().to_string()
+        options.check().unwrap_err().to_string()
     }
 
     #[test]
@@ -303,8 +271,8 @@ mod tests {
             let options = BufferOptions::new(size).pages(Pages::Small);
             sections.iter().fold(options, |options, (name, size)| options.section(Section::new(*name, *size)))
         };
-        assert!(check_all(&[with(0, &[("a", 1), ("b", 5000)])]).is_ok());
-        assert!(check_all(&[with(12288, &[("a", 1), ("b", 5000)])]).is_ok());
+        assert!(with(0, &[("a", 1), ("b", 5000)]).check().is_ok());
+        assert!(with(12288, &[("a", 1), ("b", 5000)]).check().is_ok());
         let long = refused(with(8192, &[("a", 1), ("b", 5000)]));
         assert!(long.contains("need 12 KiB (12288 bytes)") && long.contains("its size is 8 KiB"), "{long}");
         assert!(refused(with(0, &[("a", 1), ("a", 1)])).contains("two sections of buffer \"default\""));
@@ -314,9 +282,6 @@ mod tests {
             assert!(long.contains("(18446744073709551615 bytes): the address space holds"), "{long}");
         }
         assert!(refused(with(0, &[])).contains("neither size= nor sections"));
-        let names: Vec<String> = (0..=MAX_SECTIONS).map(|i| format!("s{i}")).collect();
-        let many: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
-        assert!(refused(with(0, &many)).contains("251 sections: expected at most 250"));
         let turns: Vec<String> = (0..60).map(|_| "100".to_owned()).collect();
         let long = format!("interleave:0-59/{}", turns.join(",")).parse().unwrap();
         assert!(refused(with(4096, &[]).numa(long)).contains("expected at most 104"));

@@ -1,4 +1,4 @@
-//! The request for a section: a part of a buffer with a placement of its own.
+//! The request for a section: a part of a buffer with a placement of its own, or memory of GPUs.
 
 use std::fmt;
 
@@ -6,9 +6,17 @@ use crate::error::{Bytes, Error, Result};
 use crate::segment::name;
 use hostbuf_memory::placement::Placement;
 
+/// The maximum number of GPUs that all sections of a job list: the descriptors of their memory fit
+/// into one message.
+pub const MAX_GPU_PIECES: usize = 128;
+
 /// A section of a buffer: a named part whose pages are on NUMA nodes of their own. The sections of
 /// a buffer are contiguous from its beginning, each on whole pages. A section begins at the same
 /// address on every host.
+///
+/// A section with [`gpus`](Section::gpus) is memory of GPUs instead. It is not part of the buffer's
+/// bytes, and has an address of its own, which is also the same in all ranks:
+/// [`HostBuffer::gpu_section`](crate::HostBuffer::gpu_section).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Section {
@@ -18,13 +26,17 @@ pub struct Section {
     pub size: u64,
     /// The placement of the pages, `None` for that of the buffer.
     pub numa: Option<Placement>,
+    /// The GPUs of the host, by their numbers in the order of their PCI addresses (as `nvidia-smi`
+    /// numbers them). Each entry holds an equal part of the section, in this order; a GPU may be
+    /// named several times. Empty for host memory.
+    pub gpus: Vec<u32>,
 }
 
 impl Section {
     /// Makes a section of `size` bytes with the placement of its buffer.
     #[must_use]
     pub fn new(name: impl Into<String>, size: u64) -> Section {
-        Section { name: name.into(), size, numa: None }
+        Section { name: name.into(), size, numa: None, gpus: Vec::new() }
     }
 
     /// Sets the NUMA nodes of the pages.
@@ -34,10 +46,23 @@ impl Section {
         self
     }
 
+    /// Makes the section memory of these GPUs.
+    #[must_use]
+    pub fn gpus(mut self, numbers: impl IntoIterator<Item = u32>) -> Section {
+        self.gpus = numbers.into_iter().collect();
+        self
+    }
+
+    /// Returns whether the section is memory of GPUs.
+    #[must_use]
+    pub fn is_on_gpus(&self) -> bool {
+        !self.gpus.is_empty()
+    }
+
     /// Checks the options of the section.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a size of 0 or an invalid name.
+    /// [`Error::Invalid`] for a size of 0, an invalid name, too many GPUs, or GPUs and NUMA nodes.
     pub(super) fn check(&self) -> Result<()> {
         name::check(&self.name)?;
         if self.size == 0 {
@@ -46,8 +71,26 @@ impl Section {
                 "section \"{name}\" has size 0: a section has at least one byte"
             )));
         }
-        Ok(())
+        if self.gpus.len() > MAX_GPU_PIECES {
+            let (name, count) = (&self.name, self.gpus.len());
+            return Err(Error::invalid(format!(
+                "section \"{name}\" lists {count} GPUs: expected at most {MAX_GPU_PIECES}"
+            )));
+        }
+        match &self.numa {
+            Some(placement) if self.is_on_gpus() => Err(Error::invalid(format!(
+                "section \"{}\" has gpu={} and numa={placement}: memory of GPUs has no NUMA nodes; leave out one of the two",
+                self.name,
+                gpu_list(&self.gpus)
+            ))),
+            _ => Ok(()),
+        }
     }
+}
+
+/// Formats the numbers of GPUs: `0,1`.
+pub(super) fn gpu_list(gpus: &[u32]) -> String {
+    gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// A section with the name of its buffer, as command lines contain it:
@@ -65,7 +108,8 @@ impl fmt::Display for SectionArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SectionArgument { buffer, section } = self;
         write!(f, "buffer={buffer},name={},size={}", section.name, section.size)?;
-        section.numa.iter().try_for_each(|placement| write!(f, ",numa={placement}"))
+        section.numa.iter().try_for_each(|placement| write!(f, ",numa={placement}"))?;
+        if section.is_on_gpus() { write!(f, ",gpu={}", gpu_list(&section.gpus)) } else { Ok(()) }
     }
 }
 

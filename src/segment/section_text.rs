@@ -21,9 +21,10 @@ impl FromStr for SectionArgument {
                 "name" => (section.name, named) = (value.into(), true),
                 "size" => (section.size, sized) = (fields::size(value)?, true),
                 "numa" => section.numa = Some(value.parse()?),
+                "gpu" => section.gpus = gpus(value)?,
                 _ => {
                     return Err(Error::invalid(format!(
-                        "unexpected \"{key}\" in section \"{text}\": expected name=, size=, numa= or buffer="
+                        "unexpected \"{key}\" in section \"{text}\": expected name=, size=, numa=, gpu= or buffer="
                     )));
                 }
             }
@@ -36,6 +37,16 @@ impl FromStr for SectionArgument {
         section.check()?;
         Ok(SectionArgument { buffer: buffer.into(), section })
     }
+}
+
+/// Parses the numbers of GPUs: `0,1`.
+fn gpus(text: &str) -> Result<Vec<u32>> {
+    let number = |part: &str| {
+        part.parse().map_err(|_| {
+            Error::invalid(format!("invalid gpu=\"{text}\": expected the numbers of GPUs, such as 0 or 0,1"))
+        })
+    };
+    text.split(',').map(number).collect()
 }
 
 /// Adds sections to the buffers that they name.
@@ -71,6 +82,8 @@ mod tests {
             "buffer=default,name=grid,size=4096,numa=0",
             "buffer=index,name=a,size=1",
             "buffer=x,name=b,size=2,numa=interleave:0,1/3,1",
+            "buffer=x,name=c,size=2,gpu=0",
+            "buffer=x,name=d,size=2,gpu=0,3,0",
         ] {
             assert_eq!(text.parse::<SectionArgument>().unwrap().to_string(), text);
         }
@@ -87,6 +100,10 @@ mod tests {
             ("name=a b,size=1", "invalid name"),
             ("name=a,size=1,numa=near", "invalid placement \"near\""),
             ("name=a,size=1,pages=2m", "unexpected \"pages\""),
+            ("name=a,size=1,gpu=x", "invalid gpu=\"x\": expected the numbers of GPUs"),
+            ("name=a,size=1,gpu=", "invalid gpu=\"\""),
+            ("name=a,size=1,gpu=0,x", "unexpected \"x\""),
+            ("name=a,size=1,gpu=0,1,numa=0", "section \"a\" has gpu=0,1 and numa=0"),
             (
                 "name=a,name=b,size=1",
                 "\"name\" is given twice in section \"name=a,name=b,size=1\": give it once",

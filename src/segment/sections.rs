@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::segment::handle::HostBuffer;
 use crate::segment::options::BufferOptions;
+use crate::segment::section::Section;
 use crate::segment::section_identity::{NodeBytes, SectionIdentity};
 use hostbuf_memory::placement::{FilePlan, PlannedRange};
 use hostbuf_os::NodeId;
@@ -13,9 +14,9 @@ use hostbuf_register::Span;
 /// ranges of `plan` are its sections, and the rest of the buffer if there is one.
 pub(super) fn planned(buffer: usize, options: &BufferOptions, plan: &FilePlan) -> Vec<SectionIdentity> {
     let count = options.listed_ranges();
-    let ranges = plan.ranges().iter().take(count).enumerate();
-    let section = |(i, range): (usize, &PlannedRange)| {
-        let section = options.sections.get(i);
+    let named = options.host_sections().map(Some).chain(std::iter::repeat(None));
+    let ranges = plan.ranges().iter().take(count).zip(named);
+    let section = |(range, section): (&PlannedRange, Option<&Section>)| {
         let copies = range.nodes_of_copies().iter().map(|&node| (node, range.length));
         let nodes = plan.bytes(range).into_iter().chain(copies);
         SectionIdentity {

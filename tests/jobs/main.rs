@@ -30,6 +30,7 @@ mod faults;
 mod filling;
 mod first_failure;
 mod forks;
+mod gpu_sections;
 mod image;
 mod kraken2;
 mod load_bounds;

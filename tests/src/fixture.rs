@@ -20,6 +20,9 @@ pub fn fixture(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, 
     let text = fs::read(&path).expect("the fixture's source is there");
     let mut key = format!("{compiler} {flags:?} ").into_bytes();
     key.extend(&text);
+    for header in headers(&String::from_utf8_lossy(&text)) {
+        key.extend(fs::read(root().join("tests/fixtures").join(header)).unwrap_or_default());
+    }
     let digest =
         key.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
     let dir = root().join("target/fixtures");
@@ -41,4 +44,9 @@ pub fn fixture(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, 
     // Several tests may build the same fixture. The last rename wins, and all results are equal.
     fs::rename(&fresh, &program).expect("target/ is writable");
     Ok(program)
+}
+
+/// Returns the names of the headers beside a source file that it includes.
+fn headers(source: &str) -> impl Iterator<Item = &str> {
+    source.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next())
 }

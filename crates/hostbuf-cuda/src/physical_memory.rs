@@ -90,6 +90,16 @@ impl PhysicalMemory {
         Ok(PhysicalMemory { caller, handle, bytes, functions })
     }
 
+    /// Returns the granularity in bytes: the sizes and addresses of memory on `gpu` are multiples
+    /// of it. It is usually 2 MiB.
+    ///
+    /// # Errors
+    /// [`CudaError::MissingFunction`] and the driver's.
+    #[doc(alias = "cuMemGetAllocationGranularity")]
+    pub fn granularity(gpu: &CudaGpu) -> Result<usize, CudaError> {
+        rounded(&DriverCaller::from(gpu), 1)
+    }
+
     /// Imports the memory of a descriptor that [`export`](PhysicalMemory::export) returned in any
     /// process of this host. It must lie on the GPU of `caller`. `bytes` is its size,
     /// [`bytes`](PhysicalMemory::bytes) of the exporter: the descriptor does not state it, and the

@@ -78,6 +78,10 @@ pub const ENV_LOCAL_SIZE: &str = "HOSTBUF_LOCAL_SIZE";
 /// for [`Message::Go`](crate::message::Message::Go).
 pub const ENV_REGISTER: &str = "HOSTBUF_REGISTER";
 
+/// The environment variable with the process that maps the GPU sections before `main`. The
+/// registering object does so; [`ENV_REGISTER`] names the same process, perhaps without devices.
+pub const ENV_GPU: &str = "HOSTBUF_GPU";
+
 /// Returns the byte that stands for `byte` of a buffer's name in the name of a variable: shells
 /// accept letters, digits and underscores only, so `-` and `.` become `_`.
 #[must_use]

@@ -59,6 +59,9 @@ pub enum Role {
     Member = 4,
     /// A client of a pool's broker, which speaks the pool's own protocol after its hello.
     PoolClient = 5,
+    /// A later program of a rank that maps the GPU sections: it requests their address and the
+    /// descriptors.
+    GpuUser = 6,
 }
 
 impl AddressWindow {
@@ -86,7 +89,7 @@ impl Hello {
     pub(crate) fn from_numbers(
         [role, rank, size, local_rank, local_size, request]: [u64; 6],
     ) -> Option<Hello> {
-        let role = [Role::Rank, Role::Late, Role::Library, Role::Member, Role::PoolClient]
+        let role = [Role::Rank, Role::Late, Role::Library, Role::Member, Role::PoolClient, Role::GpuUser]
             .into_iter()
             .find(|&candidate| candidate as u64 == role)?;
         let ranked = !matches!(role, Role::Rank | Role::Member)

@@ -17,6 +17,7 @@ pub mod frame;
 mod hello;
 pub mod limits;
 pub mod message;
+mod message_kind;
 pub mod range;
 
 /// Compiles and runs the examples of the README.

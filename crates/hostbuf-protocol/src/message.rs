@@ -10,7 +10,13 @@
 //!                                 <-  Search (from)                after the last ballot
 //!   Hole (its lowest hole)        ->
 //!                                 <-  Agreed (range + descriptors)
+//!   GpuReady (if it uses GPUs)    ->                               only with GPU sections
 //!   Mapped                        ->
+//!                                 <-  Ballot, Search               as above, for the GPU sections
+//!                                 <-  GpuRange (address)
+//!   GpuMemory (+ descriptors)     ->                               the rank that creates it
+//!                                 <-  GpuMemory (+ descriptors)    the other ranks that use GPUs
+//!   GpuMapped                     ->
 //!                                 <-  Go                           all ranks have mapped
 //!   at any time:                  <-  Fail (error, and if to print it)
 //!   Failed (error)                ->
@@ -24,6 +30,7 @@ use crate::failure::{ErrorRecord, cut_bytes};
 use crate::frame::{FRAME_MAX, FrameError, FrameRef, FrameWriter, Full, REQUIRED, numbers};
 pub use crate::hello::{AddressWindow, Coverage, Hello, Role};
 use crate::limits::{MAX_BUFFERS, MAX_CANDIDATES, NAME_MAX, TEXT_MAX};
+use crate::message_kind::Kind;
 use crate::range::{AgreedRange, Extent, Extents, Part};
 
 /// The field with the numbers of a message, 8 bytes each.
@@ -92,6 +99,24 @@ pub enum Message<'a> {
     },
     /// From a participant: everything is mapped.
     Mapped,
+    /// From a rank, before [`Mapped`](Message::Mapped): it has initialised CUDA, and maps the GPU
+    /// sections.
+    GpuReady,
+    /// To a rank: all ranks hold the range of the GPU sections.
+    GpuRange {
+        /// The address of the range.
+        address: u64,
+        /// True if this rank creates the memory of the sections.
+        creates: bool,
+    },
+    /// With the descriptors of the pieces of the GPU sections, in their order. From a rank: it has
+    /// created and mapped them. To a participant: map them.
+    GpuMemory {
+        /// The address of the range.
+        address: u64,
+    },
+    /// From a rank: the GPU sections are mapped.
+    GpuMapped,
     /// To a participant: run `main`.
     Go {
         /// The line, if any, that this rank prints for its host.
@@ -162,40 +187,6 @@ pub struct RefusedCandidate<'a> {
     pub path: &'a [u8],
 }
 
-/// The numbers by which frames state the kind of their message.
-#[derive(Clone, Copy)]
-#[repr(u16)]
-enum Kind {
-    Hello = 1,
-    Ready = 2,
-    Ballot = 3,
-    Votes = 4,
-    Search = 5,
-    Hole = 6,
-    Agreed = 7,
-    Mapped = 8,
-    Go = 9,
-    Fail = 10,
-    Failed = 11,
-    Gather = 12,
-    Gathered = 13,
-    Populated = 14,
-    Left = 15,
-    Refused = 16,
-}
-
-impl Kind {
-    fn from_number(number: u16) -> Option<Kind> {
-        use Kind::*;
-        [
-            Hello, Ready, Ballot, Votes, Search, Hole, Agreed, Mapped, Go, Fail, Failed, Gather, Gathered,
-            Populated, Left, Refused,
-        ]
-        .into_iter()
-        .find(|&kind| kind as u16 == number)
-    }
-}
-
 // The longest message is that with all buffers.
 const _: () = assert!(128 + TEXT_MAX + MAX_BUFFERS * (8 + 24 + NAME_MAX.next_multiple_of(8)) <= FRAME_MAX);
 
@@ -244,6 +235,10 @@ impl<'a> Message<'a> {
             Message::Populated => Kind::Populated,
             Message::Left { .. } => Kind::Left,
             Message::Refused { .. } => Kind::Refused,
+            Message::GpuReady => Kind::GpuReady,
+            Message::GpuRange { .. } => Kind::GpuRange,
+            Message::GpuMemory { .. } => Kind::GpuMemory,
+            Message::GpuMapped => Kind::GpuMapped,
         }
     }
 
@@ -322,7 +317,9 @@ impl<'a> Message<'a> {
                 push_part(to, part)?;
             }
             Message::Left { local_rank, ended } => push_numbers(to, &[*local_rank, u64::from(*ended)])?,
-            Message::Mapped | Message::Populated => {}
+            Message::GpuRange { address, creates } => push_numbers(to, &[*address, u64::from(*creates)])?,
+            Message::GpuMemory { address } => push_numbers(to, &[*address])?,
+            Message::Mapped | Message::Populated | Message::GpuReady | Message::GpuMapped => {}
         }
         Ok(())
     }
@@ -401,6 +398,16 @@ impl<'a> Message<'a> {
                 Message::Left { local_rank, ended: ended != 0 }
             }
             Kind::Populated => Message::Populated,
+            Kind::GpuReady => Message::GpuReady,
+            Kind::GpuRange => {
+                let [address, creates] = frame.numbers(NUMBERS)?;
+                Message::GpuRange { address, creates: creates != 0 }
+            }
+            Kind::GpuMemory => {
+                let [address] = frame.numbers(NUMBERS)?;
+                Message::GpuMemory { address }
+            }
+            Kind::GpuMapped => Message::GpuMapped,
         })
     }
 }
@@ -424,7 +431,7 @@ mod tests {
         message.encode(&mut [0xff; FRAME_MAX]).to_vec()
     }
 
-    fn samples() -> [Message<'static>; 19] {
+    fn samples() -> [Message<'static>; 21] {
         let few: &'static [Extent] = Vec::leak(extents(3));
         let many: &'static [Extent] = Vec::leak(extents(MAX_BUFFERS as u64));
         let hello = Hello { role: Role::Rank, rank: 3, size: 4, local_rank: 1, local_size: 2, request: 9 };
@@ -458,12 +465,19 @@ mod tests {
             Message::Gather { sequence: 1, group: 2, size: 3, part: &[0xff; TEXT_MAX] },
             Message::Gathered { sequence: 1, group: 2, rank: 2, part: b"" },
             Message::Left { local_rank: 3, ended: true },
+            Message::GpuRange { address: 1 << 44, creates: true },
+            Message::GpuMemory { address: 1 << 44 },
         ]
     }
 
     #[test]
     fn messages_are_parsed_from_their_frames() {
-        for message in samples().into_iter().chain([Message::Mapped, Message::Populated]) {
+        for message in samples().into_iter().chain([
+            Message::Mapped,
+            Message::Populated,
+            Message::GpuReady,
+            Message::GpuMapped,
+        ]) {
             let bytes = encoded(&message);
             assert_eq!(Message::parse(&bytes), Ok(message));
             assert_eq!(message.length(), bytes.len());

@@ -13,6 +13,7 @@ use hostbuf::{Error, ErrorClass, FillState, JobError, Phase};
 use hostbuf_os::process;
 
 use super::files::FolderSlot;
+use super::gpu_sections::map_gpu_sections;
 use super::group::Open;
 use super::job_electorate::JobElectorate;
 use super::job_memory::JobMemory;
@@ -222,6 +223,7 @@ fn steps(
         })
     };
     together(group, mapped)?;
+    map_gpu_sections(spec, group, server, ranks, &page)?;
     phases[Phase::Map as usize] = micros(begun);
     page.control().set_phases(phases);
     if let (Some(message), true) = (&present.notice, spec.reports) {

@@ -11,6 +11,7 @@ mod complain;
 mod coordinator;
 pub mod files;
 pub mod first_failure;
+mod gpu_sections;
 pub mod group;
 mod inherited;
 mod job_electorate;

@@ -19,6 +19,14 @@ pub(super) enum Order {
     Ask(Question),
     /// Send the memory to the ranks now, and to other processes when they connect.
     Serve(Box<Layout>, Arc<Vec<OwnedFd>>),
+    /// Tell all ranks the address of the GPU sections, and let those that use GPUs create and map
+    /// the memory.
+    MapGpu {
+        /// The address of the range.
+        address: u64,
+        /// The number of pieces.
+        pieces: usize,
+    },
     /// Let all ranks run.
     Go,
     /// End the job with this error, which every rank gets.
@@ -62,6 +70,8 @@ pub(super) enum Event {
     Answered(Answer),
     /// All ranks of this host have mapped the buffers.
     Mapped,
+    /// All ranks of this host that use GPUs have mapped the GPU sections.
+    GpuMapped,
     /// All ranks of this host have been told to run.
     Released,
     /// A rank is lost, or cannot continue.

@@ -21,7 +21,8 @@ pub(crate) struct PlacementArguments {
     pub(crate) numa: Option<Placement>,
     /// Add a section, a part of the buffer with NUMA nodes of its own: name=grid,size=4G,numa=0;
     /// may be repeated. Without --size the buffer consists of its sections. With buffer=index the
-    /// section belongs to the buffer "index" of --buffer
+    /// section belongs to the buffer "index" of --buffer. With gpu=0 or gpu=0,1 it is memory of
+    /// these GPUs of the host, in the order of their PCI addresses, at an address of its own
     #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<SectionArgument>())]
     pub(crate) section: Vec<SectionArgument>,
 }

@@ -12,6 +12,7 @@ mod engine_option;
 mod engines;
 mod exec;
 mod finding;
+mod gpu_arguments;
 pub mod hosts;
 mod ignored_signal;
 mod installation;

@@ -1,4 +1,4 @@
-//! The object for `--register` as a file.
+//! The object for `--register` and for GPU sections as a file.
 //!
 //! There are two objects: one for the devices that need no library when it is loaded, and one for
 //! all devices, which needs the libraries of all of them on every host. scripts/build builds them,
@@ -23,35 +23,53 @@ pub(crate) const PLAIN: &str = "libhostbuf_register.so";
 /// The name of the object for all devices.
 pub(crate) const ALL_DEVICES: &str = "libhostbuf_register_all.so";
 
-/// The object and the devices with which a rank registers.
+/// The object, and what it does in a rank before `main`.
 pub(crate) struct Preregistration {
     pub(crate) object: PathBuf,
+    /// The devices with which it registers the buffers, perhaps none.
     pub(crate) devices: DeviceList,
+    /// True if it maps the GPU sections.
+    pub(crate) uses_gpus: bool,
 }
 
-/// Returns the object and the devices with which it registers in a rank's `program`, or `None` if
-/// all of them are optional and missing.
+/// Returns the object that registers with `devices` in a rank's `program`, and maps the GPU
+/// sections if `uses_gpus`. Returns `None` if there is nothing to do, or if all devices are
+/// optional and missing.
 ///
 /// # Errors
 /// [`Error::Unsupported`] with the remedy.
-pub(crate) fn find(devices: &DeviceList, program: &Program) -> Result<Option<Preregistration>> {
+pub(crate) fn find(
+    devices: Option<&DeviceList>,
+    uses_gpus: bool,
+    program: &Program,
+) -> Result<Option<Preregistration>> {
+    let (request, remedy) = match devices {
+        Some(devices) => (
+            format!("--register {devices}"),
+            "let the program register by itself (HostBuffer::register, hostbuf_register)",
+        ),
+        None if uses_gpus => {
+            ("--gpu-ranks".into(), "let only ranks of other programs use GPUs (--gpu-ranks leader)")
+        }
+        None => return Ok(None),
+    };
     if let Some(why) = &program.not_preloadable {
-        let why = format!(
-            "{why}, so nothing can be loaded into it before main: let it register by itself (HostBuffer::register, hostbuf_register)"
-        );
-        return Err(Error::Unsupported { what: format!("--register {devices}"), why });
+        let why = format!("{why}, so nothing can be loaded into it before main: {remedy}");
+        return Err(Error::Unsupported { what: request, why });
     }
     // musl's own name, and the one that Alpine gives it.
     if let Some(libc) =
         program.needed.iter().find(|name| *name == "libc.so" || name.starts_with("libc.musl-"))
     {
         let why = format!(
-            "the program uses another C library ({libc}), so the object that registers cannot be loaded: let the program register by itself (HostBuffer::register, hostbuf_register)"
+            "the program uses another C library ({libc}), so the object that registers cannot be loaded: {remedy}"
         );
-        return Err(Error::Unsupported { what: format!("--register {devices}"), why });
+        return Err(Error::Unsupported { what: request, why });
     }
-    let (object, devices) = choose(devices)?;
-    Ok((!devices.0.is_empty()).then_some(Preregistration { object, devices }))
+    let (object, devices) = choose(devices.unwrap_or(&DeviceList(Vec::new())))?;
+    // Without a device that is there, no object was chosen.
+    let object = if uses_gpus && devices.0.is_empty() { place(PLAIN)? } else { object };
+    Ok((uses_gpus || !devices.0.is_empty()).then_some(Preregistration { object, devices, uses_gpus }))
 }
 
 /// Checks before any process starts whether the object is installed. An installation is the same on

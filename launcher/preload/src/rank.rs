@@ -39,21 +39,21 @@ impl Rank {
     ) -> ShortText {
         let ready = Message::Ready { address_window, coverage: Coverage::Preloaded, reason: b"" };
         self.send(&ready);
-        self.vote(Holds::new(address_window), agreed);
+        self.vote(address_window, agreed);
         let Ok(Message::Agreed { report, .. }) = agreed.message() else { self.agent_ended() };
         let report = ShortText::new(format_args!("")).and(report);
         agreed.close();
         if until == Until::Go {
             self.send(&Message::Mapped);
-            self.wait_for_go();
+            self.wait_for_go(address_window);
         }
         report
     }
 
     /// Votes until the ranks have agreed, and maps the agreed range, whose message is in `packet`
     /// then.
-    fn vote(&self, mut holds: Holds, packet: &mut PacketBuffer) {
-        let mut has_voted = false;
+    fn vote(&self, address_window: AddressWindow, packet: &mut PacketBuffer) {
+        let (mut holds, mut has_voted) = (Holds::new(address_window), false);
         loop {
             self.receive(packet);
             let message = self.understood(packet);
@@ -80,19 +80,30 @@ impl Rank {
                     Line::new(format_args!("hostbuf: process {}: ", raw::pid())).and(why.bytes()).say();
                     end(ErrorClass::Os);
                 }
-                self.wait_for_go();
+                self.wait_for_go(address_window);
                 self.agent_ended()
             }
         }
     }
 
-    /// Waits until all ranks have mapped the range.
-    fn wait_for_go(&self) {
+    /// Waits until all ranks have mapped the range. Takes part in the vote on the address of the
+    /// GPU sections meanwhile, and keeps that range reserved: this rank does not use GPUs.
+    fn wait_for_go(&self, address_window: AddressWindow) {
         let mut packet = PacketBuffer::new();
+        let mut holds = Holds::new(address_window);
         loop {
             self.receive(&mut packet);
-            if let Message::Go { .. } = self.understood(&packet) {
-                return;
+            let message = self.understood(&packet);
+            if answer(&mut holds, &message, |reply| self.send(reply)).is_some() {
+                continue;
+            }
+            match message {
+                Message::GpuRange { address, .. } if holds.keep(address as usize) => {
+                    holds.into_segment();
+                    holds = Holds::new(address_window);
+                }
+                Message::Go { .. } => return,
+                _ => {}
             }
         }
     }

@@ -9,6 +9,7 @@ use hostbuf::register::{DeviceName, Probe, Span};
 use hostbuf::sized_struct::Output;
 use hostbuf_os::process;
 
+use crate::gpu_user;
 use crate::message;
 use crate::registered_buffer::RegisteredBuffer;
 use crate::registrations;
@@ -54,6 +55,12 @@ pub extern "C" fn hostbuf_registered_again(address: usize, length: usize) -> c_i
         }
         failures.is_empty()
     })
+}
+
+/// Returns 1 if this process has mapped the GPU sections of the job, and 0 if it has not.
+#[unsafe(no_mangle)]
+pub extern "C" fn hostbuf_maps_gpu_sections() -> c_int {
+    c_int::from(gpu_user::has_mapped_sections())
 }
 
 fn in_range(address: usize, length: usize, act: fn(Span) -> bool) -> c_int {

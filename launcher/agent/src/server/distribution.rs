@@ -6,6 +6,7 @@ use hostbuf_os::encode;
 use hostbuf_protocol::message::{Message, Role};
 
 use super::super::orders::{Event, Order};
+use super::attached::Attached;
 use super::state::{Server, Stage};
 
 impl Server {
@@ -32,6 +33,7 @@ impl Server {
                 }
                 self.check_mapped();
             }
+            Order::MapGpu { address, pieces } => self.map_gpu_sections(address, pieces),
             Order::Go => {
                 self.stage = Stage::Running;
                 let notice = self.notice();
@@ -70,7 +72,7 @@ impl Server {
             return;
         }
         peer.served = true;
-        self.send_packet(id, packet, true);
+        self.send_packet(id, packet, Attached::Memory);
         if running && hello.role == Role::Rank {
             self.send(id, &Message::Go { notice: b"" });
         }

@@ -3,6 +3,7 @@
 use hostbuf_os::encode;
 use hostbuf_protocol::message::{Message, Role};
 
+use super::attached::Attached;
 use super::state::{ClientProcess, PrintingRank, Server};
 
 impl Server {
@@ -41,7 +42,7 @@ impl Server {
         }
         let Some(error) = self.failure.get() else { return };
         let packet = encode(&Message::Fail { prints, error: error.record() });
-        self.send_packet(id, packet, false);
+        self.send_packet(id, packet, Attached::Nothing);
     }
 
     /// Returns whether a peer has closed its connection, and its process has another one, so that

@@ -4,6 +4,7 @@
 use hostbuf_os::encode;
 use hostbuf_protocol::message::{Hello, Message};
 
+use super::attached::Attached;
 use super::gather_parts::GatherKey;
 use super::state::Server;
 
@@ -36,7 +37,7 @@ impl Server {
         for (&rank, (_, part)) in &parts {
             let packet = encode(&Message::Gathered { sequence, group, rank, part });
             for &(id, _) in parts.values() {
-                self.send_packet(id, packet.clone(), false);
+                self.send_packet(id, packet.clone(), Attached::Nothing);
             }
         }
         for (id, _) in parts.into_values() {

@@ -15,6 +15,7 @@ impl Server {
             Stage::Gathering => peer.ready.is_none(),
             Stage::Asking(_) => peer.answer.is_none(),
             Stage::Mapping => !peer.mapped,
+            Stage::MappingGpu => peer.uses_gpus && !peer.has_mapped_gpu,
             Stage::Waiting | Stage::Running | Stage::Failed => false,
         }
     }
@@ -52,7 +53,11 @@ impl Server {
                 Some('D') => " and waits in the kernel (uninterruptible sleep, perhaps for a file server)",
                 _ => "",
             };
-            let done = if matches!(self.stage, Stage::Mapping) { "mapped the buffers" } else { "voted" };
+            let done = match self.stage {
+                Stage::Mapping => "mapped the buffers",
+                Stage::MappingGpu => "mapped the GPU sections",
+                _ => "voted",
+            };
             format!(
                 "rank {} on {host} (process {pid}) has not {done} within {seconds} s{state}: examine the process (gdb -p {pid}), \
                  {remedy}",

@@ -14,14 +14,15 @@ impl Server {
         for _ in 0..most {
             let Some(channel) = self.peers.get(&id).and_then(|p| p.channel.as_ref()) else { return };
             match channel.receive() {
-                Ok(Received::Packet(packet)) => self.handle_packet(id, &packet),
+                Ok(Received::Packet(packet)) => self.handle_packet(id, packet),
                 Ok(Received::Nothing) => return,
                 Ok(_) | Err(_) => return self.connection_ended(id),
             }
         }
     }
 
-    fn handle_packet(&mut self, id: u64, packet: &Packet) {
+    fn handle_packet(&mut self, id: u64, mut packet: Packet) {
+        let descriptors = std::mem::take(&mut packet.descriptors);
         let message = match packet.message() {
             Ok(message) => message,
             Err(error) => {
@@ -56,6 +57,11 @@ impl Server {
                     self.check_answered();
                 }
             }
+            (Message::GpuReady, Role::Rank) if peer.counted => peer.uses_gpus = true,
+            (Message::GpuMemory { .. }, Role::Rank) if peer.uses_gpus => {
+                self.gpu_memory_created(id, descriptors);
+            }
+            (Message::GpuMapped, Role::Rank) if peer.uses_gpus => self.gpu_sections_mapped(id),
             (Message::Mapped, role) if peer.served => {
                 peer.mapped = true;
                 if role == Role::Rank && peer.counted {

@@ -57,6 +57,7 @@ impl Server {
             // counted.
             Role::Rank | Role::Late | Role::Library => self.send_memory(id),
             Role::Member => self.join(id, hello),
+            Role::GpuUser => self.send_gpu_memory(id),
             role => {
                 tracing::warn!(id, ?role, "a client has a role that this agent does not serve");
                 self.connection_ended(id);

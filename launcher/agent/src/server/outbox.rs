@@ -1,11 +1,12 @@
 //! The packets that wait until a peer reads.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use hostbuf_os::encode;
 use hostbuf_protocol::message::Message;
 
+use super::attached::Attached;
 use super::state::Server;
 
 /// The largest number of packets that may wait for a peer that does not read.
@@ -14,14 +15,13 @@ pub(super) const MAX_BACKLOG: usize = 1 << 13;
 impl Server {
     /// Sends a message, or keeps it until the peer reads.
     pub(super) fn send(&mut self, id: u64, message: &Message<'_>) {
-        self.send_packet(id, encode(message), false);
+        self.send_packet(id, encode(message), Attached::Nothing);
     }
 
-    /// Sends a packet, with the descriptors of the memory if `with_memory`, or keeps it until the
-    /// peer reads.
-    pub(super) fn send_packet(&mut self, id: u64, packet: Vec<u8>, with_memory: bool) {
+    /// Sends a packet with descriptors, or keeps it until the peer reads.
+    pub(super) fn send_packet(&mut self, id: u64, packet: Vec<u8>, attached: Attached) {
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.outbox.push_back((packet, with_memory));
+            peer.outbox.push_back((packet, attached));
             if peer.outbox.len() > MAX_BACKLOG {
                 return self.connection_ended(id);
             }
@@ -31,15 +31,21 @@ impl Server {
 
     /// Sends the packets that wait for a peer.
     pub(super) fn flush(&mut self, id: u64) {
-        let memory: Vec<RawFd> =
-            self.result.iter().flat_map(|(_, fds)| fds.iter()).map(AsRawFd::as_raw_fd).collect();
+        let numbers = |fds: &[OwnedFd]| fds.iter().map(AsRawFd::as_raw_fd).collect::<Vec<RawFd>>();
+        let memory = self.result.as_ref().map_or(Vec::new(), |(_, fds)| numbers(fds));
+        let gpu_memory = numbers(&self.gpu.descriptors);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(channel) = &peer.channel else { return };
-        while let Some((packet, with_memory)) = peer.outbox.front() {
-            if *with_memory && self.crowded {
+        while let Some((packet, attached)) = peer.outbox.front() {
+            let descriptors = match attached {
+                Attached::Nothing => &[][..],
+                Attached::Memory => &memory,
+                Attached::GpuMemory => &gpu_memory,
+            };
+            if !descriptors.is_empty() && self.crowded {
                 return;
             }
-            match channel.send_packet(packet, if *with_memory { &memory } else { &[] }) {
+            match channel.send_packet(packet, descriptors) {
                 Ok(()) => drop(peer.outbox.pop_front()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.raw_os_error() == Some(nix::libc::ETOOMANYREFS) => {

@@ -23,6 +23,7 @@ use super::super::orders::{Order, ServerHandle};
 use super::super::spec::Spec;
 use super::deadline::Deadline;
 use super::gather_parts::Gathers;
+use super::gpu_descriptors::GpuDescriptors;
 use super::local_job::LocalJob;
 use super::member_ranks::Members;
 use super::state::{PrintingRank, Server, Stage};
@@ -96,6 +97,7 @@ impl Server {
             next: 0,
             stage: Stage::Gathering,
             result: None,
+            gpu: GpuDescriptors::default(),
             failure: FirstFailure::default(),
             started_at: Instant::now(),
             failed_at: None,

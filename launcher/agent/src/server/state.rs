@@ -18,8 +18,10 @@ use nix::sys::signalfd::SignalFd;
 use super::super::first_failure::FirstFailure;
 use super::super::orders::{Event, Order, Question};
 use super::super::report::Report;
+use super::attached::Attached;
 use super::deadline::Deadline;
 use super::gather_parts::{GatherKey, Gathers};
+use super::gpu_descriptors::GpuDescriptors;
 use super::local_job::LocalJob;
 use super::member_ranks::Members;
 
@@ -38,9 +40,11 @@ pub(super) struct ClientProcess {
     /// Its answer to the last question.
     pub(super) answer: Option<RankAnswer>,
     pub(super) mapped: bool,
-    /// The packets that wait until it reads, and whether the descriptors of the memory belong to
-    /// them.
-    pub(super) outbox: VecDeque<(Vec<u8>, bool)>,
+    /// True if it is a rank that maps the GPU sections.
+    pub(super) uses_gpus: bool,
+    pub(super) has_mapped_gpu: bool,
+    /// The packets that wait until it reads, and the descriptors that belong to them.
+    pub(super) outbox: VecDeque<(Vec<u8>, Attached)>,
     pub(super) served: bool,
     pub(super) refused: bool,
     /// True for a rank that connected while the ranks were gathering: the job waits for it.
@@ -64,6 +68,8 @@ impl ClientProcess {
             ready: None,
             answer: None,
             mapped: false,
+            uses_gpus: false,
+            has_mapped_gpu: false,
             outbox: VecDeque::new(),
             served: false,
             refused: false,
@@ -93,6 +99,8 @@ pub(super) enum Stage {
     Waiting,
     /// The ranks map the buffers.
     Mapping,
+    /// The ranks that use GPUs map the GPU sections.
+    MappingGpu,
     /// The ranks run.
     Running,
     /// The job cannot have its buffers.
@@ -126,6 +134,7 @@ pub(crate) struct Server {
     pub(super) next: u64,
     pub(super) stage: Stage,
     pub(super) result: Option<(Layout, Arc<Vec<OwnedFd>>)>,
+    pub(super) gpu: GpuDescriptors,
     /// The error with which the job has failed.
     pub(super) failure: FirstFailure,
     /// The time of that failure.

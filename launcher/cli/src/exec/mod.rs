@@ -26,8 +26,8 @@ use hostbuf_agent::report::{self, exit_code};
 use hostbuf_os::session::{Session, SessionError};
 use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::environment::{
-    CONNECTION_SILENT, ENV_CONNECTION, ENV_FILES, ENV_JOB, ENV_NETWORK, ENV_OBJECT, ENV_REGISTER, ENV_REPORT,
-    ENV_REQUIRE,
+    CONNECTION_SILENT, ENV_CONNECTION, ENV_FILES, ENV_GPU, ENV_JOB, ENV_NETWORK, ENV_OBJECT, ENV_REGISTER,
+    ENV_REPORT, ENV_REQUIRE,
 };
 use hostbuf_protocol::limits::REPORT_MAX;
 use hostbuf_protocol::message::{Coverage, Hello, Message, Role};
@@ -36,6 +36,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::bind_mode::BindArguments;
 use crate::engines::Place;
+use crate::gpu_arguments::{GpuArguments, have_gpu_sections};
 use crate::padding;
 use crate::preload_file;
 use crate::program::Program;
@@ -56,6 +57,8 @@ pub(crate) struct ExecArguments {
     buffers: BufferArguments,
     #[command(flatten)]
     register: RegisterArguments,
+    #[command(flatten)]
+    gpu: GpuArguments,
     #[command(flatten)]
     start: StartArguments,
     #[command(flatten)]
@@ -90,6 +93,17 @@ impl ExecArguments {
         Ok(self.buffers.options()?.into_iter().map(|buffer| buffer.name).collect())
     }
 
+    /// Returns whether the rank with number `local_rank` on its host maps the sections on GPUs.
+    fn uses_gpus(&self, local_rank: u64) -> bool {
+        // Under `hostbuf run` the argument states that there are such sections. The connection
+        // reports invalid options.
+        let has_sections = match self.socket {
+            Some(_) => self.gpu.is_given(),
+            None => self.buffers.options().is_ok_and(|buffers| have_gpu_sections(&buffers)),
+        };
+        has_sections && self.gpu.includes(local_rank)
+    }
+
     /// Returns the folder of the loaded files on this host.
     fn files_folder(&self) -> Result<Option<PathBuf>, Error> {
         let Some(word) = &self.files_folder else { return Ok(None) };
@@ -113,9 +127,13 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
         Ok(program) => required(&arguments, program),
         Err(error) => Err(error),
     };
-    let registering = match (&program, arguments.register.of(place.local_rank)) {
-        (Ok(program), Some(devices)) => register_file::find(devices, program).map_err(JobError::from),
-        _ => Ok(None),
+    let registering = match &program {
+        Ok(program) => {
+            let devices = arguments.register.of(place.local_rank);
+            let found = register_file::find(devices, arguments.uses_gpus(place.local_rank), program);
+            found.map_err(JobError::from)
+        }
+        Err(_) => Ok(None),
     };
     let program = program.and_then(|program| Ok((program, registering?)));
     let connection = connect(&arguments, place);
@@ -233,6 +251,7 @@ fn connect(arguments: &ExecArguments, place: Place) -> Result<(FrameSocket, Stri
         None => {
             let buffers = arguments.buffers.options()?;
             arguments.register.check(&buffers)?;
+            arguments.gpu.check(&buffers)?;
             hello.request = buffer_request::number(&buffers);
             let timeout = arguments.start.timeout()?;
             agent::find_or_start(&buffers, timeout, place, &Message::Hello { hello, command })?
@@ -283,7 +302,7 @@ fn become_program(
     command.arg0(&arguments.command[0]).args(&arguments.command[1..]);
     command.env(ENV_JOB, name);
     // An enclosing job may have set it, in which this process is a rank that registers.
-    command.env_remove(ENV_REGISTER);
+    command.env_remove(ENV_REGISTER).env_remove(ENV_GPU);
     rank::set(place, &mut command);
     surroundings.set(&mut command);
     command.env_remove(ENV_FILES).envs(arguments.files_folder()?.map(|folder| (ENV_FILES, folder)));
@@ -311,11 +330,12 @@ fn become_program(
         list.push(":");
     }
     list.push(&preload);
-    if let Some(Preregistration { object, devices }) = &registering {
+    if let Some(Preregistration { object, devices, uses_gpus }) = &registering {
         // Its constructor runs after that of the preloaded object, which it requires.
         list.push(":");
         list.push(object);
         command.env(ENV_REGISTER, format!("{}:{devices}", std::process::id()));
+        command.envs(uses_gpus.then(|| (ENV_GPU, std::process::id().to_string())));
     }
     // The list may contain the object already, since the engine hands it to all processes of the
     // job.

@@ -42,8 +42,13 @@ pub(super) fn vote_for(
                 let hole = search(program, &mut holds, [length, from, align].map(|n| n as usize));
                 send(&Message::Hole { address: hole.map(|hole| hole as u64) })?;
             }
-            Message::Agreed { report: text, .. } => {
+            Message::Agreed { report: text, range } => {
                 report = String::from_utf8_lossy(text).into_owned();
+                // The vote on the address of the GPU sections must not offer this range.
+                if holds.keep(range.address as usize) {
+                    holds.into_segment();
+                    holds = Holds::new(AddressWindow::Anywhere);
+                }
                 send(&Message::Mapped)?;
             }
             Message::Go { notice } => {

@@ -19,12 +19,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueHint;
+use hostbuf::register::DeviceList;
 use hostbuf::{BufferOptions, Error, ErrorClass, JobError};
 use hostbuf_os::process;
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::bind_mode::BindArguments;
 use crate::engines::Engine;
+use crate::gpu_arguments::{GpuArguments, have_gpu_sections};
 use crate::hosts::Host;
 use crate::program::Program;
 use crate::{agent_program, engines, hosts, register_file};
@@ -62,6 +64,8 @@ pub(crate) struct RunArguments {
     files: FileArguments,
     #[command(flatten)]
     register: RegisterArguments,
+    #[command(flatten)]
+    gpu: GpuArguments,
     #[command(flatten)]
     start: StartArguments,
     #[command(flatten)]
@@ -103,8 +107,12 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     arguments.files.check()?;
     let buffers = buffers(&arguments.files, &arguments.buffers)?;
     arguments.register.check(&buffers)?;
+    arguments.gpu.check(&buffers)?;
+    let uses_gpus = have_gpu_sections(&buffers);
     if let Some(devices) = &arguments.register.register {
         register_file::check(devices)?;
+    } else if uses_gpus {
+        register_file::check(&DeviceList(Vec::new()))?;
     }
     if arguments.ranks == Some(0) {
         return Err(JobError::new(ErrorClass::Invalid, "-n 0: a job has at least one rank"));
@@ -142,6 +150,7 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     spec.timeout = timeout;
     arguments.files.set(&mut spec)?;
     let mut for_exec = arguments.register.words();
+    for_exec.extend(arguments.gpu.words(&spec.buffers));
     for_exec.extend(arguments.buffers.require.then(|| "--require".to_owned()));
     for_exec.extend(arguments.bind.words());
     for_exec.extend(spec.as_files.iter().map(|folder| format!("--files-folder={}", word_of_path(folder))));

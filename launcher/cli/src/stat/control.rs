@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use hostbuf::segment::{Control, ControlLayout, Identity, Ledger, MAX_SECTIONS, Registered};
+use hostbuf::segment::{Control, ControlLayout, Identity, Ledger, MAX_GPU_PIECES, MAX_SECTIONS, Registered};
 use hostbuf::{Error, FillState, Phase};
 use hostbuf_protocol::limits::MAX_BUFFERS;
 
@@ -125,7 +125,8 @@ impl PageSource<'_> {
 /// identity.
 pub fn read_identity(source: &PageSource<'_>) -> io::Result<Result<(Identity, ControlLayout), String>> {
     let (file, offset) = source.open()?;
-    let mut bytes = vec![0; Identity::file_length(MAX_BUFFERS, MAX_SECTIONS + MAX_BUFFERS) as usize];
+    let mut bytes =
+        vec![0; Identity::file_length(MAX_BUFFERS, MAX_SECTIONS + MAX_BUFFERS, MAX_GPU_PIECES) as usize];
     let mut length = 0;
     // The identity of a job with few buffers ends before: with the file, or with the mapping.
     while length < bytes.len() {
@@ -189,7 +190,7 @@ mod tests {
     fn an_identity_and_a_page_are_read_through_descriptors_and_through_memory() {
         let (fd, path, identity, layout) = page();
         let bytes = identity.encode();
-        let length = Identity::file_length(1, 0);
+        let length = Identity::file_length(1, 0, 0);
         let file = memfd::create("hostbuf-test", length, Backing::Shmem).unwrap();
         memfd::write(file.as_fd(), &bytes).unwrap();
         let own = i32::try_from(std::process::id()).unwrap();

@@ -12,13 +12,10 @@ mod copy_watcher;
 mod faults;
 mod pages;
 
-use hostbuf::job::{Collective, Local, all_or_none};
-use hostbuf_programs::checks::{Outcome, report, text};
+use hostbuf::job::Local;
+use hostbuf_programs::checks::{LocalCheck, run_local, text};
 
-/// A check by all ranks.
-type RankCheck = (&'static str, fn(&Local) -> Outcome);
-
-const CHECKS: [RankCheck; 11] = [
+const CHECKS: [LocalCheck; 11] = [
     ("pages", pages::are_on_the_node_of_their_rank),
     ("launched", pages::of_a_launched_buffer),
     ("stat", pages::are_in_the_report),
@@ -44,19 +41,5 @@ fn main() {
 fn run() -> Result<bool, String> {
     let group = Local::from_env().map_err(text)?;
     let names: Vec<String> = std::env::args().skip(1).collect();
-    let mut all_pass = !names.is_empty();
-    for wanted in names {
-        let (_, check) = CHECKS
-            .iter()
-            .find(|(name, _)| *name == wanted)
-            .ok_or_else(|| format!("there is no check \"{wanted}\""))?;
-        let own = check(&group).map_err(|why| {
-            // The other ranks may not reach the same collective operation any more.
-            println!("rank {} in {wanted}: {why}", group.rank());
-            hostbuf::Error::invalid(why)
-        });
-        let outcome = all_or_none(&group, own).map_err(text);
-        all_pass &= if group.rank() == 0 { report(&wanted, &outcome) } else { outcome.is_ok() };
-    }
-    Ok(all_pass)
+    run_local(&group, &names, &CHECKS)
 }

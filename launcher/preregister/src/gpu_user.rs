@@ -1,0 +1,122 @@
+//! A rank that uses GPUs: it maps the GPU sections before `main`.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use hostbuf::gpu::{GpuHolds, HostGpus, MappedSections};
+use hostbuf::segment::{GpuPiece, gpu_range_length};
+use hostbuf::{Error, HostBuffer, Result};
+use hostbuf_os::fork_guard::ForkGuard;
+use hostbuf_os::session::Session;
+use hostbuf_os::set_once::SetOnce;
+use hostbuf_os::{FrameSocket, Packet};
+use hostbuf_protocol::environment::{ENV_GPU, ENV_JOB};
+use hostbuf_protocol::message::{Hello, Message, Role};
+
+/// The time within which the agent of this host has to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The sections of this process, and the process that has mapped them. They are never unmapped: the
+/// driver ends with the process.
+static MAPPED: SetOnce<(ForkGuard, MappedSections)> = SetOnce::new();
+
+/// Returns whether this process itself has mapped the GPU sections.
+pub(crate) fn has_mapped_sections() -> bool {
+    MAPPED.get().is_some_and(|(process, _)| process.is_current())
+}
+
+/// A rank that uses GPUs, with the driver initialised.
+pub(crate) struct GpuUser {
+    gpus: HostGpus,
+    buffers: Vec<HostBuffer>,
+    pieces: Vec<GpuPiece>,
+    /// The candidates of the vote, until the ranks have agreed.
+    holds: Option<GpuHolds>,
+    /// The range on which they have agreed, until the sections are mapped.
+    range: Option<u64>,
+}
+
+impl GpuUser {
+    /// Returns the user if this process is a rank that uses GPUs and the job has GPU sections.
+    ///
+    /// # Errors
+    /// The reason why it cannot use GPUs.
+    pub(crate) fn find(buffers: &[HostBuffer]) -> Result<Option<GpuUser>> {
+        let named = std::env::var(ENV_GPU).is_ok_and(|pid| pid.parse() == Ok(std::process::id()));
+        let pieces: Vec<GpuPiece> = buffers.iter().flat_map(HostBuffer::gpu_pieces).cloned().collect();
+        if !named || pieces.is_empty() {
+            return Ok(None);
+        }
+        let gpus = HostGpus::find()?;
+        // A rank that does not see a GPU reports it before any rank votes.
+        pieces.iter().try_for_each(|piece| gpus.gpu(piece.gpu).map(drop))?;
+        let holds = Some(GpuHolds::new(gpus.first()));
+        Ok(Some(GpuUser { gpus, buffers: buffers.to_vec(), pieces, holds, range: None }))
+    }
+
+    /// Handles a message of the agent about the GPU sections.
+    ///
+    /// # Errors
+    /// The reason why this rank cannot map them.
+    pub(crate) fn handle(&mut self, packet: &Packet, channel: &FrameSocket) -> Result<()> {
+        // The next receive reports a failure to send.
+        match packet.message() {
+            Ok(Message::GpuRange { address, creates: true }) => {
+                let range = self.holds.take().ok_or_else(unexpected)?.keep(address)?;
+                let sections = MappedSections::create(&self.gpus, range, &self.pieces)?;
+                let descriptors = sections.export()?;
+                self.has_mapped(sections)?;
+                let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+                let _ = channel.send(&Message::GpuMemory { address }, &numbers);
+            }
+            Ok(Message::GpuRange { address, creates: false }) => self.range = Some(address),
+            Ok(Message::GpuMemory { address }) => {
+                let range = self.holds.take().filter(|_| self.range == Some(address));
+                let range = range.ok_or_else(unexpected)?.keep(address)?;
+                let sections = MappedSections::import(&self.gpus, range, &self.pieces, &packet.descriptors)?;
+                self.has_mapped(sections)?;
+                let _ = channel.send(&Message::GpuMapped, &[]);
+            }
+            Ok(question) => {
+                if let Some(holds) = &mut self.holds {
+                    let _ = holds.answer(&question, |reply| channel.send(reply, &[]));
+                }
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Maps the sections of a job that runs, in a program that a rank has become.
+    ///
+    /// # Errors
+    /// The reason why this process cannot map them.
+    pub(crate) fn map_later(mut self) -> Result<()> {
+        let job = std::env::var(ENV_JOB).unwrap_or_default();
+        let hello = Message::Hello { hello: Hello::of(Role::GpuUser), command: b"" };
+        let answer = Session::open(&job, Some(ANSWER_TIMEOUT), &hello)
+            .and_then(|session| session.first_answer(ANSWER_TIMEOUT));
+        let packet = answer.map_err(hostbuf::AttachError::from)?;
+        let Ok(Message::GpuMemory { address }) = packet.message() else { return Err(unexpected()) };
+        let length = gpu_range_length(&self.pieces) as usize;
+        let range = self.holds.take().ok_or_else(unexpected)?.take(address, length)?;
+        let descriptors: &[OwnedFd] = &packet.descriptors;
+        self.has_mapped(MappedSections::import(&self.gpus, range, &self.pieces, descriptors)?)
+    }
+
+    /// Keeps the sections until the process ends. Those that are frozen become read-only.
+    fn has_mapped(&mut self, sections: MappedSections) -> Result<()> {
+        MAPPED.set((ForkGuard::current(), sections));
+        for buffer in &self.buffers {
+            let mut names: Vec<&str> = buffer.gpu_pieces().map(|piece| piece.section.as_str()).collect();
+            names.dedup();
+            names.into_iter().try_for_each(|name| buffer.gpu_section(name)?.follow_freeze())?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the error of an agent that sends something else than this rank waits for.
+fn unexpected() -> Error {
+    Error::Invalid { what: "the agent of this host sent an unexpected message about the GPU sections".into() }
+}

@@ -1,0 +1,139 @@
+//! The vote of a rank that uses GPUs on the address of the GPU sections.
+
+use crate::error::{Error, Result};
+use crate::gpu::SECTION;
+use hostbuf_cuda::{CudaGpu, VirtualRange};
+use hostbuf_protocol::ballot::{Holds, Refusal};
+use hostbuf_protocol::candidates::Ballot;
+use hostbuf_protocol::message::{AddressWindow, Message, RefusedCandidate};
+
+/// The name by which a refusal of the driver states what occupies a range.
+const DRIVER: &[u8] = b"the CUDA driver";
+
+/// The ranges that this process holds for the vote in progress: reserved by the CUDA driver.
+///
+/// The driver never grants a range that this process had mapped when it initialised the driver, nor
+/// one for which it was asked while something was mapped there, even if it is free now (seen with
+/// driver 580). So a rank votes after it has initialised the driver, looks whether a candidate is
+/// free before it asks, and holds candidates by asking the driver alone.
+pub struct GpuHolds {
+    gpu: CudaGpu,
+    /// The holds by which it finds out whether a range is free. There are none between two calls.
+    free: Holds,
+    ranges: Vec<VirtualRange>,
+}
+
+impl GpuHolds {
+    /// Makes an empty set of holds. `gpu` is any GPU of this process.
+    #[must_use]
+    pub fn new(gpu: &CudaGpu) -> GpuHolds {
+        GpuHolds { gpu: *gpu, free: Holds::new(AddressWindow::Anywhere), ranges: Vec::new() }
+    }
+
+    /// Passes the reply to a question of the agent to `send`. Returns what `send` returns, or
+    /// `None` if `message` is no question.
+    pub fn answer<T>(&mut self, message: &Message<'_>, send: impl FnOnce(&Message<'_>) -> T) -> Option<T> {
+        match message {
+            Message::Ballot { length, candidates } => {
+                let (mask, refusal) = self.vote(candidates, *length as usize);
+                let refusal = refusal.as_ref().map(GpuRefusal::record);
+                Some(send(&Message::Votes { mask, refusal }))
+            }
+            Message::Search { length, from, align } => {
+                self.ranges.clear();
+                let align = (*align as usize).checked_next_power_of_two()?;
+                let hole = self.free.hole(*from as usize, *length as usize, align);
+                Some(send(&Message::Hole { address: hole.map(|hole| hole as u64) }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Gives all ranges up, then holds each candidate of `ballot` that is free, with `length`
+    /// bytes. Returns the held candidates as a bit mask, and the first refusal.
+    fn vote(&mut self, ballot: &Ballot, length: usize) -> (u64, Option<GpuRefusal>) {
+        self.ranges.clear();
+        let (free, refusal) = self.free.vote(ballot, length);
+        let mut mask = free;
+        let mut first = refusal.map(GpuRefusal::Occupied);
+        // Nothing else runs before main, so a range that is free now stays so.
+        self.free.vote(&Ballot::new(&[]), length);
+        for (i, &address) in ballot.as_slice().iter().enumerate().filter(|(i, _)| free >> i & 1 == 1) {
+            match VirtualRange::reserve(&self.gpu, length, Some(address as u64)) {
+                Ok(range) => self.ranges.push(range),
+                Err(error) => {
+                    tracing::info!(%error, "the driver refuses a candidate for the GPU sections");
+                    mask &= !(1 << i);
+                    first = first.or(Some(GpuRefusal::Driver { address, length }));
+                }
+            }
+        }
+        (mask, first)
+    }
+
+    /// Returns the range that all ranks have agreed on, and gives the others up.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if this process does not hold it.
+    pub fn keep(mut self, address: u64) -> Result<VirtualRange> {
+        let kept = self.ranges.iter().position(|range| range.address() == address);
+        kept.map(|index| self.ranges.swap_remove(index)).ok_or_else(|| {
+            Error::invalid(format!(
+                "the address {address:#x} of the GPU sections, which this rank does not hold"
+            ))
+        })
+    }
+
+    /// Reserves a range on which the ranks of a running job have agreed before.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if this process has something else there.
+    pub fn take(mut self, address: u64, length: usize) -> Result<VirtualRange> {
+        let (mask, refusal) = self.vote(&Ballot::new(&[address as usize]), length);
+        if mask == 1 {
+            return self.keep(address);
+        }
+        let why = match refusal {
+            Some(refusal) => {
+                let RefusedCandidate { address, errno, mapping: (start, end), path } = refusal.record();
+                let mapping = (start as usize, end as usize);
+                crate::agree::reason(address as usize, length, errno as i32, mapping, path)
+            }
+            None => format!("the range at {address:#x} is not free"),
+        };
+        Err(Error::Unsupported {
+            what: SECTION.into(),
+            why: format!(
+                "{why}. The ranks agreed on the address before this program: run it directly under `hostbuf exec`"
+            ),
+        })
+    }
+}
+
+/// The reason why a candidate could not be held.
+enum GpuRefusal {
+    /// Something is mapped there.
+    Occupied(Refusal),
+    /// The driver does not grant it.
+    Driver {
+        /// The candidate.
+        address: usize,
+        /// The length in bytes.
+        length: usize,
+    },
+}
+
+impl GpuRefusal {
+    /// Returns the refusal as a message contains it.
+    fn record(&self) -> RefusedCandidate<'_> {
+        match self {
+            GpuRefusal::Occupied(refusal) => refusal.record(),
+            GpuRefusal::Driver { address, length } => RefusedCandidate {
+                address: *address as u64,
+                errno: libc::EADDRNOTAVAIL as u64,
+                mapping: (*address as u64, (*address + *length) as u64),
+                path: DRIVER,
+            },
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The user's handle of a GPU section.
+
+use crate::error::{Error, Result};
+use crate::gpu::host_gpus::HostGpus;
+use crate::job::{Collective, Hosts, all_or_none};
+use crate::preregistered;
+use crate::proof::Proof;
+use crate::segment::GpuPiece;
+use crate::segment::handle::HostBuffer;
+use hostbuf_cuda::DeviceSpan;
+use hostbuf_os::process;
+
+/// A section of a buffer on one or several GPUs, mapped at one address in all ranks of all hosts
+/// that use GPUs. All GPUs that the process sees have access to it; the CPU has none.
+///
+/// The address is an ordinary device pointer: kernels, copies and the CUDA runtime take it.
+/// Pointers within the sections are valid in all these ranks. The contents are undefined at first,
+/// and hostbuf orders nothing: finish the work that writes to the section before other ranks read.
+///
+/// ```no_run
+/// # use hostbuf::HostBuffer;
+/// // hostbuf run -n 2 --section name=table,size=4G,gpu=0 -- ./app
+/// let buffer = HostBuffer::attach()?;
+/// let table = buffer.gpu_section("table")?;
+/// println!("{} bytes at {:#x}", table.len(), table.address());
+/// # Ok::<(), hostbuf::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct GpuSection {
+    buffer: HostBuffer,
+    /// The position among the GPU sections of the buffer.
+    index: usize,
+    /// The address of the range of all GPU sections.
+    range: u64,
+    pieces: Vec<GpuPiece>,
+}
+
+impl HostBuffer {
+    /// Returns the pieces of the buffer's GPU sections, in the order of their addresses. Every rank
+    /// gets them, also one that does not use GPUs.
+    pub fn gpu_pieces(&self) -> impl Iterator<Item = &GpuPiece> {
+        self.segment.identity.gpu_pieces.iter().filter(|piece| piece.buffer == self.index)
+    }
+
+    /// Returns a GPU section by its name.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the buffer has no such section; [`Error::Unsupported`] if this process
+    /// has not mapped it before `main`; [`Error::Corrupt`].
+    pub fn gpu_section(&self, name: &str) -> Result<GpuSection> {
+        let pieces: Vec<GpuPiece> =
+            self.gpu_pieces().filter(|piece| piece.section == name).cloned().collect();
+        if pieces.is_empty() {
+            let mut known: Vec<&str> = self.gpu_pieces().map(|piece| piece.section.as_str()).collect();
+            known.dedup();
+            let known =
+                if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) };
+            return Err(Error::invalid(format!(
+                "buffer \"{}\" has no GPU section \"{name}\": {known}",
+                self.name()
+            )));
+        }
+        let mapped = preregistered::maps_gpu_sections();
+        let Some(range) = self.control().gpu_range(self.index)?.filter(|_| mapped) else {
+            return Err(Error::Unsupported {
+                what: format!("GPU section \"{name}\""),
+                why: format!(
+                    "process {} on {} has not mapped it before main, and the CUDA driver never grants addresses that were \
+                     reserved when it was initialised. Let this rank use GPUs (--gpu-ranks all), and call this in the rank \
+                     itself, not in a child process",
+                    std::process::id(),
+                    process::host_name()
+                ),
+            });
+        };
+        let before = self.gpu_pieces().take_while(|piece| piece.section != name);
+        let mut names: Vec<&str> = before.map(|piece| piece.section.as_str()).collect();
+        names.dedup();
+        Ok(GpuSection { buffer: self.clone(), index: names.len(), range, pieces })
+    }
+}
+
+impl GpuSection {
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.pieces[0].section
+    }
+
+    /// Returns the address of the first byte on the GPUs, the same in every rank of every host that
+    /// uses GPUs.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.range + self.pieces[0].offset
+    }
+
+    /// Returns the number of bytes: the requested size, rounded up to 2 MiB on each GPU.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a section has at least one byte")]
+    pub fn len(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.length as usize).sum()
+    }
+
+    /// Returns the parts of the section on each GPU, in the order of their addresses.
+    #[must_use]
+    pub fn pieces(&self) -> &[GpuPiece] {
+        &self.pieces
+    }
+
+    /// Returns whether the section has been frozen on this host.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn is_frozen(&self) -> Result<bool> {
+        self.buffer.control().is_gpu_frozen(self.buffer.index, self.index)
+    }
+
+    /// Takes the right to write from the GPUs of this process if the section is frozen: for a
+    /// process that has just mapped it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]; [`Error::Unsupported`] with the driver's reason.
+    pub fn follow_freeze(&self) -> Result<()> {
+        match self.is_frozen()? {
+            true => HostGpus::find()?.set_access(self.span(), false),
+            false => Ok(()),
+        }
+    }
+
+    fn span(&self) -> DeviceSpan {
+        DeviceSpan::new(self.address(), self.len())
+    }
+
+    /// Makes the section read-only in place, for all GPUs of all ranks of `group`. Collective over
+    /// all ranks that use GPUs. A kernel that writes to it afterwards ends with
+    /// `cudaErrorIllegalAddress`, which breaks the context of its process. Later programs of the
+    /// job map it read-only.
+    ///
+    /// Finish all work that writes to the section first. The proof is always [`Proof::Weaker`],
+    /// since memory of GPUs has no seal.
+    ///
+    /// # Errors
+    /// On all ranks: [`Error::Unsupported`] with the driver's reason. The section stays writable
+    /// then.
+    pub fn freeze(&self, group: &dyn Collective) -> Result<Proof> {
+        let hosts = Hosts::new(group)?;
+        let gpus = all_or_none(group, HostGpus::find())?;
+        let span = self.span();
+        let read_only = gpus.set_access(span, false);
+        let changed = read_only.is_ok();
+        if let Err(error) = all_or_none(group, read_only) {
+            // Another rank could not change its access, so this one gets its own back.
+            if changed && let Err(error) = gpus.set_access(span, true) {
+                tracing::error!(section = self.name(), %error, "the section stays read-only in this process");
+            }
+            return Err(error);
+        }
+        let recorded = if hosts.leads() {
+            self.buffer.control().set_gpu_frozen(self.buffer.index, self.index)
+        } else {
+            Ok(())
+        };
+        all_or_none(group, recorded)?;
+        Ok(Proof::Weaker {
+            why: format!(
+                "memory of GPUs has no seal: a process of this user that has a descriptor of section \"{}\" on {} can map it \
+                 for writing",
+                self.name(),
+                process::host_name()
+            ),
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! The GPU sections of a job, mapped in this process.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::error::{Error, Result};
+use crate::gpu::driver_error;
+use crate::gpu::host_gpus::HostGpus;
+use crate::segment::GpuPiece;
+use hostbuf_cuda::{CudaError, MappedMemory, PhysicalMemory, VirtualRange};
+use hostbuf_os::{Bytes, process};
+
+/// The GPU sections of a job, mapped in this process. All GPUs of the process have access to them.
+///
+/// Dropping it unmaps them. The memory lives as long as a process has it mapped, or the agent of
+/// the host holds its descriptors.
+#[derive(Debug)]
+pub struct MappedSections {
+    mapped: MappedMemory,
+}
+
+impl MappedSections {
+    /// Creates the memory of all pieces, and maps it to `range`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with the driver's reason: a GPU that this process does not see, too
+    /// little memory, a GPU that has no access to the memory of another.
+    pub fn create(gpus: &HostGpus, range: VirtualRange, pieces: &[GpuPiece]) -> Result<MappedSections> {
+        let create = |piece: &GpuPiece| {
+            let created = PhysicalMemory::create(gpus.gpu(piece.gpu)?, piece.length as usize);
+            created.map_err(|error| failed(piece, &error))
+        };
+        MappedSections::map(gpus, range, pieces.iter().map(create).collect::<Result<_>>()?)
+    }
+
+    /// Maps the memory of other processes, by the descriptors of all pieces, to `range`.
+    ///
+    /// # Errors
+    /// As [`create`](MappedSections::create); [`Error::Invalid`] for another number of descriptors
+    /// than there are pieces.
+    pub fn import(
+        gpus: &HostGpus,
+        range: VirtualRange,
+        pieces: &[GpuPiece],
+        descriptors: &[OwnedFd],
+    ) -> Result<MappedSections> {
+        if pieces.len() != descriptors.len() {
+            let (found, expected) = (descriptors.len(), pieces.len());
+            return Err(Error::invalid(format!("{found} descriptors of GPU memory instead of {expected}")));
+        }
+        let import = |(piece, descriptor): (&GpuPiece, &OwnedFd)| {
+            let bytes = piece.length as usize;
+            let imported = PhysicalMemory::import(gpus.gpu(piece.gpu)?, descriptor.as_fd(), bytes);
+            imported.map_err(|error| failed(piece, &error))
+        };
+        MappedSections::map(gpus, range, pieces.iter().zip(descriptors).map(import).collect::<Result<_>>()?)
+    }
+
+    fn map(gpus: &HostGpus, range: VirtualRange, memory: Vec<PhysicalMemory>) -> Result<MappedSections> {
+        let mapped = range.map_all(memory, &[]).map_err(|error| driver_error(&error))?;
+        gpus.set_access(mapped.span(), true)?;
+        Ok(MappedSections { mapped })
+    }
+
+    /// Returns a descriptor of each piece, for other processes.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with the driver's reason.
+    pub fn export(&self) -> Result<Vec<OwnedFd>> {
+        let descriptors = self.mapped.memories().iter().map(PhysicalMemory::export);
+        descriptors.collect::<std::result::Result<_, _>>().map_err(|error| driver_error(&error))
+    }
+}
+
+/// Returns the error of a piece that cannot be created or imported.
+fn failed(piece: &GpuPiece, error: &CudaError) -> Error {
+    Error::Unsupported {
+        what: format!(
+            "section \"{}\" with {} on GPU {} of {}",
+            piece.section,
+            Bytes(piece.length),
+            piece.gpu,
+            process::host_name()
+        ),
+        why: error.without_host(),
+    }
+}

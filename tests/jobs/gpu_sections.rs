@@ -1,0 +1,322 @@
+//! Sections on GPUs, with a fake driver whose memory consists of memory files. It keeps the rules
+//! of a real driver about addresses (tests/fixtures/fake_cuda_ranges.h).
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use hostbuf_tests::fake_cuda::install_fake_cuda;
+use hostbuf_tests::{
+    CommandOutput, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, program, simulated,
+};
+
+use crate::address::build;
+use crate::registered::can_register;
+use crate::running_job::{ARRIVAL, RunningJob, SOON, kill_now};
+
+/// The address of the sections, if nothing is there: the buffer occupies the first window.
+const AT: &str = "0x300000000000";
+const SECTION: &str = "name=table,size=5M,gpu=0";
+
+fn checks() -> String {
+    program("gpu_sections").to_str().expect("UTF-8").to_owned()
+}
+
+/// A folder with the driver, whose name marks the memory of its GPUs.
+struct FakeGpus {
+    folder: Scratch,
+    mark: String,
+}
+
+impl FakeGpus {
+    /// Returns `None` if the object that maps sections is not built.
+    fn new(name: &str) -> Option<FakeGpus> {
+        let mark = format!("{name}-{}", std::process::id());
+        can_register().then(|| {
+            let folder = Scratch::new(name);
+            install_fake_cuda(&folder);
+            FakeGpus { folder, mark }
+        })
+    }
+
+    /// Returns the variables of the driver for a job.
+    fn variables<'a>(&'a self, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+        let folder = self.folder.0.to_str().expect("UTF-8");
+        [&[("LD_LIBRARY_PATH", folder), ("FAKE_CUDA_MARK", &self.mark)], more].concat()
+    }
+
+    /// Runs `hostbuf run --launcher local` with these options and this program. Nothing of the
+    /// GPUs' memory may be left afterwards.
+    #[track_caller]
+    fn job(&self, variables: &[(&str, &str)], options: &[&str], program: &[&str]) -> CommandOutput {
+        let mut command = Command::new(hostbuf());
+        command.args(["run", "--quiet", "--launcher", "local"]).args(options).arg("--").args(program);
+        let outcome = CommandOutput::of(command.envs(self.variables(variables)));
+        self.leaves_nothing();
+        outcome
+    }
+
+    /// Waits until no process holds memory of the GPUs.
+    #[track_caller]
+    fn leaves_nothing(&self) {
+        eventually("the end of the GPUs' memory", SOON, || self.holders().is_empty());
+    }
+
+    /// Lists the processes that hold memory of the GPUs.
+    fn holders(&self) -> Vec<String> {
+        let is_ours = |text: &str| text.contains("fake GPU") && text.contains(&self.mark);
+        let entries = fs::read_dir("/proc").expect("/proc is there").flatten();
+        let holds = |folder: &std::path::Path| {
+            let maps = fs::read_to_string(folder.join("maps")).unwrap_or_default();
+            let files = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+            let mut links = files.filter_map(|file| fs::read_link(file.path()).ok());
+            maps.lines().any(is_ours) || links.any(|link| is_ours(&link.to_string_lossy()))
+        };
+        let folders = entries.map(|entry| entry.path()).filter(|path| holds(path));
+        folders.map(|path| path.display().to_string()).collect()
+    }
+}
+
+#[test]
+fn ranks_follow_pointers_in_a_section_on_two_gpus() {
+    let Some(gpus) = FakeGpus::new("gpu-shared") else { return };
+    let section = ["-n", "3", "--section", "name=table,size=9M,gpu=0,1,0"];
+    let outcome = gpus.job(&[("FAKE_CUDA_GPUS", "2")], &section, &[&checks(), "shared", "errors"]).ok();
+    assert_eq!(
+        outcome.lines("ok "),
+        [
+            format!("shared at {AT} 10 MiB 0:4 1:4 0:2"),
+            "errors buffer \"default\" has no GPU section \"other\": it has table".into()
+        ],
+        "{outcome:?}"
+    );
+    // Other sections lie before and behind, and one of host memory in between.
+    let sections = [
+        "-n",
+        "2",
+        "--size",
+        "8M",
+        "--section",
+        "name=a,size=1,gpu=1",
+        "--section",
+        "name=b,size=4K",
+        "--section",
+        "name=table,size=2M,gpu=1",
+        "--section",
+        "name=c,size=1,gpu=0",
+    ];
+    let outcome = gpus.job(&[("FAKE_CUDA_GPUS", "2")], &sections, &[&checks(), "shared"]).ok();
+    assert_eq!(outcome.lines("ok "), ["shared at 0x300000200000 2 MiB 1:2"], "{outcome:?}");
+}
+
+#[test]
+fn a_section_has_one_address_on_all_hosts() {
+    let Some(gpus) = FakeGpus::new("gpu-hosts") else { return };
+    let flavour = "openmpi4".to_owned();
+    if !can_simulate() || !flavours().contains(&flavour) {
+        return;
+    }
+    let folder = gpus.folder.0.display();
+    let script = format!(
+        "export LD_LIBRARY_PATH='{folder}':$LD_LIBRARY_PATH FAKE_CUDA_MARK='{}'\n\
+         pass='--launcher-arg -x --launcher-arg LD_LIBRARY_PATH --launcher-arg -x --launcher-arg FAKE_CUDA_MARK'\n\
+         $HOSTBUF run -q -n 4 --host h0:2,h1:2 --mpirun $MPIRUN $pass --section {SECTION} -- '{}' shared frozen is-frozen",
+        gpus.mark,
+        checks()
+    );
+    let outcome = simulated(2, &flavour, &script).ok();
+    // Rank 0 of each host prints, and each host has memory of its own.
+    let each = format!("shared at {AT} 6 MiB 0:6");
+    let shared = outcome.lines("ok shared at ");
+    assert_eq!(shared.len(), 2, "{outcome:?}");
+    assert!(shared.iter().all(|line| format!("shared at {line}") == each), "{outcome:?}");
+    assert_eq!(outcome.lines("ok is-frozen "), ["r--s"; 2], "{outcome:?}");
+    gpus.leaves_nothing();
+}
+
+#[test]
+fn a_frozen_section_is_read_only_in_place_and_for_later_programs() {
+    let Some(gpus) = FakeGpus::new("gpu-frozen") else { return };
+    let options = ["-n", "2", "--section", SECTION];
+    let checks = checks();
+    let outcome =
+        gpus.job(&[], &options, &[&checks, "shared", "frozen", "is-frozen", "then", "is-frozen"]).ok();
+    // The right to write is gone in both images of the ranks.
+    assert_eq!(outcome.lines("ok is-frozen "), ["r--s", "r--s"], "{outcome:?}");
+    assert!(outcome.lines("ok frozen ")[0].contains("memory of GPUs has no seal"), "{outcome:?}");
+    let outcome = gpus.job(&[], &options, &[&checks, "shared", "then", "shared", "is-frozen"]);
+    assert!(outcome.stdout.contains("FAILED is-frozen it is not frozen"), "{outcome:?}");
+}
+
+#[test]
+fn later_programs_of_a_rank_map_the_section_and_children_do_not() {
+    let Some(gpus) = FakeGpus::new("gpu-later") else { return };
+    let options = ["-n", "2", "--section", SECTION];
+    let checks = checks();
+    for before in [&["env", "A=b", "nice"][..], &["sh", "-c", "exec \"$0\" shared"]] {
+        let program = [before, &[&checks, "shared"]].concat();
+        let outcome = gpus.job(&[], &options, &program).ok();
+        assert_eq!(outcome.lines("ok "), [format!("shared at {AT} 6 MiB 0:6")], "{outcome:?}");
+    }
+    let outcome = gpus.job(&[], &options, &["sh", "-c", "\"$0\" absent; true", &checks]).ok();
+    for rank in ["rank 0: ", "rank 1: "] {
+        let said = outcome.lines(rank);
+        assert!(said[0].contains("has not mapped it before main"), "{outcome:?}");
+        assert!(said[0].contains("not in a child process"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_section_outlives_the_rank_that_created_it() {
+    let Some(gpus) = FakeGpus::new("gpu-outlives") else { return };
+    // Rank 0 creates the memory, writes, and is killed or exits. Rank 1 imports it afterwards.
+    let script = r#"
+        if [ "$HOSTBUF_RANK" = 0 ]; then
+            echo $$ > "$FOLDER/new" && mv "$FOLDER/new" "$FOLDER/pid"
+            exec "$0" put 4711
+        fi
+        until [ -s "$FOLDER/pid" ]; do :; done
+        while kill -0 "$(cat "$FOLDER/pid")" 2> /dev/null && ! grep -q '^State:.Z' "/proc/$(cat "$FOLDER/pid")/status"; do :; done
+        exec "$0" get
+    "#;
+    let folder = gpus.folder.path("words");
+    fs::create_dir(&folder).expect("it is new");
+    let options = ["-n", "2", "--section", SECTION];
+    let outcome = gpus.job(&[("FOLDER", &folder)], &options, &["sh", "-c", script, &checks()]).ok();
+    assert_eq!(outcome.lines("got "), ["4711"], "{outcome:?}");
+}
+
+#[test]
+fn ranks_that_do_not_use_gpus_hold_the_range_and_get_an_error() {
+    let Some(gpus) = FakeGpus::new("gpu-leader") else { return };
+    let options = ["-n", "2", "--gpu-ranks", "leader", "--section", SECTION];
+    let outcome = gpus.job(&[], &options, &[&checks(), "absent"]).ok();
+    assert_eq!(outcome.lines("rank 0: "), [AT], "{outcome:?}");
+    let other = &outcome.lines("rank 1: ")[0];
+    assert!(
+        other.contains("has not mapped it before main") && other.contains("--gpu-ranks all"),
+        "{outcome:?}"
+    );
+    // A rank that registers with another device does not use GPUs either.
+    let options = [&options[..], &["--register", "mlock", "--register-ranks", "all"]].concat();
+    let outcome = gpus.job(&[], &options, &[&checks(), "absent"]).ok();
+    assert_eq!(outcome.lines("rank 0: "), [AT], "{outcome:?}");
+    // With a driver that no rank has, the leader reports it.
+    let outcome = gpus.job(&[("LD_LIBRARY_PATH", "")], &options, &["true"]);
+    if outcome.status != 0 {
+        assert!(outcome.stderr.contains("libcuda.so.1"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn an_address_that_a_rank_cannot_have_is_not_chosen() {
+    let Some(gpus) = FakeGpus::new("gpu-address") else { return };
+    let options = ["-n", "2", "--section", SECTION];
+    // The driver of each rank refuses it.
+    let outcome = gpus.job(&[("FAKE_CUDA_POISON", &AT[2..])], &options, &[&checks(), "shared"]).ok();
+    assert!(outcome.lines("ok shared at ")[0].starts_with("0x170000000000 "), "{outcome:?}");
+    // One page of one rank is there, in a rank that uses GPUs and in one that does not.
+    let plant = build("cc", "plant.c", &["-DLIBRARY", "-shared", "-fPIC"]).expect("a C compiler built this");
+    for rank in ["PLANT_0", "PLANT_1"] {
+        let page = "0x3000001ff000";
+        let program = ["env", &format!("LD_PRELOAD={plant}"), &checks(), "absent"];
+        let options = [&options[..], &["--gpu-ranks", "leader"]].concat();
+        let mut command = Command::new(hostbuf());
+        command.args(["run", "--quiet", "--launcher", "local"]).args(&options).arg("--").args(&program[2..]);
+        command.envs(gpus.variables(&[(rank, page), ("LD_PRELOAD", &plant)]));
+        let outcome = CommandOutput::of(&mut command).ok();
+        assert_eq!(outcome.lines("rank 0: "), ["0x170000000000"], "{rank}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_section_that_cannot_be_had_is_one_error_before_any_rank_runs() {
+    let Some(gpus) = FakeGpus::new("gpu-errors") else { return };
+    let old = fixture("cc", "fake_cuda.c", &["-shared", "-fPIC", "-DNO_RANGES"]).expect("as the other one");
+    let old_folder = gpus.folder.path("old");
+    fs::create_dir(&old_folder).expect("it is new");
+    for library in ["libcuda.so.1", "libcuda.so"] {
+        symlink(&old, format!("{old_folder}/{library}")).expect("it is new");
+    }
+    let two = ("FAKE_CUDA_GPUS", "2");
+    for (variables, section, words) in [
+        (&[][..], "name=table,size=5M,gpu=3", &["gpu=3", "does not see GPU 3 of the host, only 0"][..]),
+        (
+            &[("FAKE_CUDA_ROOM", "4194304")],
+            SECTION,
+            &["section \"table\" with 6 MiB on GPU 0", "are free", "request less"],
+        ),
+        (
+            &[two, ("FAKE_CUDA_NO_PEERS", "1")],
+            SECTION,
+            &["access of GPU 1", "CUDA_ERROR_INVALID_DEVICE", "peer access"],
+        ),
+        (
+            &[("LD_LIBRARY_PATH", &old_folder)],
+            SECTION,
+            &["has no cuMemGetAllocationGranularity: install a newer one"],
+        ),
+    ] {
+        let outcome = gpus.job(variables, &["-n", "3", "--section", section], &["echo", "ran"]);
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (82, ""), "{outcome:?}");
+        assert_eq!(outcome.said().len(), 1, "{outcome:?}");
+        for word in ["hostbuf run: rank ", " on "].iter().chain(words) {
+            assert!(outcome.stderr.contains(word), "{word}: {outcome:?}");
+        }
+    }
+    for (options, words) in [
+        (&["--size", "4M", "--gpu-ranks", "all"][..], "--gpu-ranks without a section on GPUs"),
+        (&["--section", "name=a,size=1M,gpu=0,numa=0"], "has gpu=0 and numa=0"),
+        (&["--section", "name=a,size=1M,gpu=x"], "invalid gpu=\"x\""),
+    ] {
+        let outcome = gpus.job(&[], options, &["echo", "ran"]);
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (2, ""), "{outcome:?}");
+        assert!(outcome.stderr.contains(words), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_while_it_maps_ends_the_job() {
+    let Some(gpus) = FakeGpus::new("gpu-killed") else { return };
+    for function in [
+        "cuMemAddressReserve",
+        "cuMemCreate",
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuMemExportToShareableHandle",
+        "cuMemImportFromShareableHandle",
+    ] {
+        let options = ["-n", "2", "--section", SECTION];
+        let outcome = gpus.job(&[("FAKE_CUDA_KILL", function)], &options, &["echo", "ran"]);
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (87, ""), "{function}: {outcome:?}");
+        assert_eq!(outcome.said().len(), 1, "{function}: {outcome:?}");
+    }
+}
+
+#[test]
+fn nothing_is_left_whatever_is_killed() {
+    let Some(gpus) = FakeGpus::new("gpu-kills") else { return };
+    for victim in ["launcher", "agent", "rank 0", "rank 1"] {
+        let mark = format!("gpu-kills-{}", victim.replace(' ', "-"));
+        let section = format!("buffer={mark}-{},{SECTION}", std::process::id());
+        let options = ["-n", "2", "--section", &section];
+        let mut job = RunningJob::start(&mark, "size=4M", &options, &[&checks(), "wait"], |command, dir| {
+            command.envs(gpus.variables(&[])).env("HELD", dir.path("held"));
+        });
+        eventually("the ranks", ARRIVAL, || job.out().contains("ok waiting"));
+        assert!(gpus.holders().len() >= 3, "two ranks and the agent: {:?}", gpus.holders());
+        let pid = match victim {
+            "launcher" => Some(job.pid()),
+            "agent" => job.agent(),
+            rank => job.rank(usize::from(rank.ends_with('1'))),
+        };
+        kill_now(pid.expect("it runs"));
+        if victim == "agent" {
+            // The ranks go on with what they have mapped.
+            fs::write(job.dir.0.join("held"), "").expect("the folder is writable");
+        }
+        job.end(ARRIVAL);
+        job.leaves_nothing(victim);
+        gpus.leaves_nothing();
+    }
+}
