@@ -36,10 +36,10 @@ pub struct GpuSection {
 }
 
 impl HostBuffer {
-    /// Returns the pieces of the buffer's GPU sections, in the order of their addresses. Every rank
-    /// gets them, also one that does not use GPUs.
-    pub fn gpu_pieces(&self) -> impl Iterator<Item = &GpuPiece> {
-        self.segment.identity.gpu_pieces.iter().filter(|piece| piece.buffer == self.index)
+    /// Returns the GPU sections of the buffer, each with its pieces, in the order of their addresses.
+    /// Every rank gets them, also one that does not use GPUs.
+    pub fn gpu_section_pieces(&self) -> impl Iterator<Item = &[GpuPiece]> {
+        self.segment.identity.gpu_sections(self.index)
     }
 
     /// Returns a GPU section by its name.
@@ -48,18 +48,17 @@ impl HostBuffer {
     /// [`Error::Invalid`] if the buffer has no such section; [`Error::Unsupported`] if this process
     /// has not mapped it before `main`; [`Error::Corrupt`].
     pub fn gpu_section(&self, name: &str) -> Result<GpuSection> {
-        let pieces: Vec<GpuPiece> =
-            self.gpu_pieces().filter(|piece| piece.section == name).cloned().collect();
-        if pieces.is_empty() {
-            let mut known: Vec<&str> = self.gpu_pieces().map(|piece| piece.section.as_str()).collect();
-            known.dedup();
+        let mut sections = self.gpu_section_pieces().enumerate();
+        let Some((index, pieces)) = sections.find(|(_, pieces)| pieces[0].section == name) else {
+            let known: Vec<&str> =
+                self.gpu_section_pieces().map(|pieces| pieces[0].section.as_str()).collect();
             let known =
                 if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) };
             return Err(Error::invalid(format!(
                 "buffer \"{}\" has no GPU section \"{name}\": {known}",
                 self.name()
             )));
-        }
+        };
         let mapped = preregistered::maps_gpu_sections();
         let Some(range) = self.control().gpu_range(self.index)?.filter(|_| mapped) else {
             return Err(Error::Unsupported {
@@ -73,10 +72,7 @@ impl HostBuffer {
                 ),
             });
         };
-        let before = self.gpu_pieces().take_while(|piece| piece.section != name);
-        let mut names: Vec<&str> = before.map(|piece| piece.section.as_str()).collect();
-        names.dedup();
-        Ok(GpuSection { buffer: self.clone(), index: names.len(), range, pieces })
+        Ok(GpuSection { buffer: self.clone(), index, range, pieces: pieces.to_vec() })
     }
 }
 

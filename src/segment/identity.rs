@@ -132,6 +132,13 @@ impl Identity {
         ((contents::length(TABLES) + rows) as u64).next_multiple_of(UNIT)
     }
 
+    /// Returns the sections on GPUs of the buffer with this index, each with its pieces, in the order
+    /// of their addresses.
+    pub fn gpu_sections(&self, buffer: usize) -> impl Iterator<Item = &[GpuPiece]> {
+        let sections = self.gpu_pieces.chunk_by(GpuPiece::is_beside);
+        sections.filter(move |pieces| pieces[0].buffer == buffer)
+    }
+
     /// Returns the contents of the identity file, up to the last byte in use.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

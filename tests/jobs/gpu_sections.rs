@@ -187,6 +187,26 @@ fn a_section_outlives_the_rank_that_created_it() {
 }
 
 #[test]
+fn the_report_has_the_sections_and_their_state() {
+    let Some(gpus) = FakeGpus::new("gpu-stat") else { return };
+    let command = hostbuf();
+    let variables = [("HOSTBUF", command.to_str().expect("UTF-8")), ("FAKE_CUDA_GPUS", "2")];
+    let options = ["-n", "2", "--section", "name=a,size=1,gpu=1", "--section", "name=table,size=6M,gpu=0,1"];
+    let program = [&checks(), "shared", "stat", "frozen", "stat"].map(str::to_owned);
+    let outcome = gpus.job(&variables, &options, &program.each_ref().map(String::as_str)).ok();
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let rows: Vec<String> = outcome.stdout.lines().map(words).collect();
+    for row in [
+        "ON GPUS OF ADDRESS SIZE GPU STATE",
+        "a default 0x300000000000 2 MiB 1 writable",
+        "table default 0x300000200000 6 MiB 0,1 writable",
+        "table default 0x300000200000 6 MiB 0,1 frozen",
+    ] {
+        assert!(rows.iter().any(|one| one == row), "{row}: {outcome:?}");
+    }
+}
+
+#[test]
 fn ranks_that_do_not_use_gpus_hold_the_range_and_get_an_error() {
     let Some(gpus) = FakeGpus::new("gpu-leader") else { return };
     let options = ["-n", "2", "--gpu-ranks", "leader", "--section", SECTION];

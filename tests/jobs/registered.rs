@@ -461,6 +461,7 @@ fn the_objects_export_the_functions_of_the_header_and_load_after_the_preloaded_o
             .collect();
         defined.sort_unstable();
         let expected = [
+            "hostbuf_maps_gpu_sections",
             "hostbuf_registered",
             "hostbuf_registered_again",
             "hostbuf_registered_end",

@@ -7,6 +7,8 @@
 
 mod control;
 mod duration_text;
+mod gpu_picture;
+mod gpu_sections;
 mod json;
 mod loads;
 mod picture;

@@ -43,7 +43,8 @@ impl GpuUser {
     /// The reason why it cannot use GPUs.
     pub(crate) fn find(buffers: &[HostBuffer]) -> Result<Option<GpuUser>> {
         let named = std::env::var(ENV_GPU).is_ok_and(|pid| pid.parse() == Ok(std::process::id()));
-        let pieces: Vec<GpuPiece> = buffers.iter().flat_map(HostBuffer::gpu_pieces).cloned().collect();
+        let sections = buffers.iter().flat_map(HostBuffer::gpu_section_pieces);
+        let pieces: Vec<GpuPiece> = sections.flatten().cloned().collect();
         if !named || pieces.is_empty() {
             return Ok(None);
         }
@@ -108,9 +109,9 @@ impl GpuUser {
     fn has_mapped(&mut self, sections: MappedSections) -> Result<()> {
         MAPPED.set((ForkGuard::current(), sections));
         for buffer in &self.buffers {
-            let mut names: Vec<&str> = buffer.gpu_pieces().map(|piece| piece.section.as_str()).collect();
-            names.dedup();
-            names.into_iter().try_for_each(|name| buffer.gpu_section(name)?.follow_freeze())?;
+            for pieces in buffer.gpu_section_pieces() {
+                buffer.gpu_section(&pieces[0].section)?.follow_freeze()?;
+            }
         }
         Ok(())
     }

@@ -53,6 +53,9 @@ pub(crate) struct BufferState {
     pub generation: Result<u64, String>,
     /// The number of bytes that the arena has allocated.
     pub high_water: Result<u64, String>,
+    /// The address of the range of the sections on GPUs, if they are mapped, and whether each of
+    /// those of the buffer is frozen.
+    pub gpu: Result<(Option<u64>, Vec<bool>), String>,
 }
 
 /// The contents of the identity and of the control page.
@@ -142,7 +145,9 @@ pub fn read_identity(source: &PageSource<'_>) -> io::Result<Result<(Identity, Co
 
 impl Snapshot {
     fn is_sound(&self) -> bool {
-        self.states.iter().all(|s| s.fill.is_ok() && s.generation.is_ok() && s.high_water.is_ok())
+        self.states
+            .iter()
+            .all(|s| s.fill.is_ok() && s.generation.is_ok() && s.high_water.is_ok() && s.gpu.is_ok())
             && self.registrations.iter().all(Result::is_ok)
             && self.unlisted.is_ok()
     }
@@ -154,6 +159,7 @@ fn snapshot(identity: &Identity, copy: &PageCopy) -> Snapshot {
         fill: control.fill(index).map_err(|e| e.to_string()),
         generation: control.generation(index).map_err(|e| e.to_string()),
         high_water: control.high_water(index).map_err(|e| e.to_string()),
+        gpu: gpu_state(control, identity, index).map_err(|e| e.to_string()),
     };
     let registrations = Ledger::new(control).registrations();
     Snapshot {
@@ -163,6 +169,17 @@ fn snapshot(identity: &Identity, copy: &PageCopy) -> Snapshot {
         registrations: registrations.into_iter().map(|r| r.map_err(|e| e.to_string())).collect(),
         unlisted: Ledger::new(control).unlisted().map_err(|e| e.to_string()),
     }
+}
+
+/// Reads the state of the sections on GPUs of the buffer with this index.
+fn gpu_state(
+    control: Control<'_>,
+    identity: &Identity,
+    index: usize,
+) -> hostbuf::Result<(Option<u64>, Vec<bool>)> {
+    let sections = identity.gpu_sections(index).count();
+    let frozen = (0..sections).map(|section| control.is_gpu_frozen(index, section));
+    Ok((control.gpu_range(index)?, frozen.collect::<hostbuf::Result<_>>()?))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::report::{Buffer, BufferRegistration, Job, Member, share, touched, user};
 use super::scan::Area;
-use super::{loads, sections};
+use super::{gpu_sections, loads, sections};
 
 /// Returns the report as JSON. Sizes are in bytes, addresses are hexadecimal text; `null` stands
 /// for a value that could not be read.
@@ -80,6 +80,7 @@ fn buffer_json(job: &Job, index: usize, buffer: &Buffer) -> Value {
         "private_copies": ranks,
         "private_copies_bytes": one.saturating_mul(ranks as u64),
         "sections": identity.map_or_else(Vec::new, |identity| sections::json(identity, index)),
+        "gpu_sections": job.control.as_ref().map_or_else(|_| Vec::new(), |snapshot| gpu_sections::json(snapshot, index)),
         "mappings": buffer.areas.iter().map(mappings).collect::<Vec<_>>(),
         "registrations": buffer.registrations.iter().map(registration_json).collect::<Vec<_>>(),
     })

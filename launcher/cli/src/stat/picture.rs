@@ -6,6 +6,7 @@ use hostbuf::segment::SectionIdentity;
 use hostbuf::{Bytes, NodeId, Placement};
 
 use super::control::Snapshot;
+use super::gpu_picture;
 use super::report::{Buffer, BufferRegistration, Job, user};
 use crate::picture::canvas::{Canvas, LINE_HEIGHT, MARGIN, Rect, TextForm};
 use crate::picture::colors;
@@ -52,20 +53,28 @@ fn job_at(canvas: &mut Canvas, job: &Job, top: f64, nodes: &mut BTreeSet<NodeId>
         bottom += LINE_HEIGHT;
     }
     for buffer in &job.buffers {
-        let sections: Vec<&SectionIdentity> = match &job.control {
-            Ok(Snapshot { identity, .. }) => {
-                // A buffer that no process maps is not listed, so the positions may differ.
-                let index = identity.buffers.iter().position(|known| known.name() == buffer.name);
-                identity.sections.iter().filter(|section| Some(section.buffer) == index).collect()
-            }
-            Err(_) => Vec::new(),
-        };
+        // A buffer that no process maps is not listed, so the positions may differ.
+        let known = job.control.as_ref().ok().and_then(|snapshot| {
+            let index = snapshot.identity.buffers.iter().position(|known| known.name() == buffer.name)?;
+            Some((snapshot, index))
+        });
+        let own = |(snapshot, index)| section_identities(snapshot, index);
+        let sections: Vec<&SectionIdentity> = known.map_or(Vec::new(), own);
         for section in &sections {
             nodes.extend(section.nodes.iter().map(|on| on.node));
         }
-        bottom = buffer_at(canvas, buffer, &sections, bottom) + 18.0;
+        bottom = buffer_at(canvas, buffer, &sections, bottom);
+        if let Some((snapshot, index)) = known {
+            bottom = gpu_picture::draw(canvas, snapshot, index, LEFT, WIDTH, bottom);
+        }
+        bottom += 18.0;
     }
     bottom
+}
+
+/// Returns the sections of host memory of the buffer with this index.
+fn section_identities(snapshot: &Snapshot, buffer: usize) -> Vec<&SectionIdentity> {
+    snapshot.identity.sections.iter().filter(|section| section.buffer == buffer).collect()
 }
 
 /// Draws a buffer. Returns its lower edge.
@@ -253,7 +262,12 @@ mod tests {
             length: 8 * MIB,
             access: Access::READ,
         };
-        let state = BufferState { fill: Ok(FillState::Frozen), generation: Ok(1), high_water: Ok(13 * MIB) };
+        let state = BufferState {
+            fill: Ok(FillState::Frozen),
+            generation: Ok(1),
+            high_water: Ok(13 * MIB),
+            gpu: Ok((None, Vec::new())),
+        };
         let drawn = Buffer {
             name: "default".into(),
             address: Some(0x5500_0000_0000),

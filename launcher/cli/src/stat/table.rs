@@ -9,7 +9,7 @@ use crate::columns::align;
 
 use super::duration_text::duration;
 use super::report::{Buffer, BufferRegistration, Job, Member, user};
-use super::{loads, sections};
+use super::{gpu_sections, loads, sections};
 
 /// Formats all jobs, or one line if there is none.
 pub fn text(jobs: &[Job]) -> String {
@@ -39,6 +39,10 @@ fn job(job: &Job) -> String {
     let sections = job.control.as_ref().map_or_else(|_| Vec::new(), |s| sections::rows(&s.identity));
     if !sections.is_empty() {
         text.push_str(&align(&sections));
+    }
+    let on_gpus = job.control.as_ref().map_or_else(|_| Vec::new(), gpu_sections::rows);
+    if !on_gpus.is_empty() {
+        text.push_str(&align(&on_gpus));
     }
     if let Some(report) = &job.loads {
         text.push_str(&align(&loads::rows(report)));

@@ -19,13 +19,14 @@ use hostbuf::{GpuSection, HostBuffer, Proof};
 use hostbuf_cuda::{CudaContext, CudaStream, DeviceSpan, Driver};
 use hostbuf_programs::checks::{LocalCheck, Outcome, run_local, text};
 
-const CHECKS: [LocalCheck; 6] = [
+const CHECKS: [LocalCheck; 7] = [
     ("shared", shared),
     ("frozen", frozen),
     ("is-frozen", is_frozen),
     ("errors", errors),
     ("absent", absent),
     ("wait", wait),
+    ("stat", stat),
 ];
 
 fn main() {
@@ -196,6 +197,21 @@ fn absent(group: &Local) -> Outcome {
         }
         group.barrier().map_err(text)?;
     }
+    Ok("printed".into())
+}
+
+/// Prints the report of this job: "$HOSTBUF stat".
+fn stat(group: &Local) -> Outcome {
+    if group.rank() == 0 {
+        let hostbuf = std::env::var("HOSTBUF").map_err(text)?;
+        let report = Command::new(hostbuf).arg("stat").output().map_err(text)?;
+        let report = String::from_utf8_lossy(&report.stdout).into_owned();
+        let job = std::env::var("HOSTBUF_JOB").map_err(text)?;
+        let own = format!("job {} ", job.rsplit('/').next().unwrap_or_default());
+        let lines = report.lines().skip_while(|line| !line.starts_with(&own));
+        lines.take_while(|line| !line.is_empty()).for_each(|line| println!("{line}"));
+    }
+    group.barrier().map_err(text)?;
     Ok("printed".into())
 }
 
