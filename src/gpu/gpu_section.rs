@@ -36,8 +36,8 @@ pub struct GpuSection {
 }
 
 impl HostBuffer {
-    /// Returns the GPU sections of the buffer, each with its pieces, in the order of their addresses.
-    /// Every rank gets them, also one that does not use GPUs.
+    /// Returns the GPU sections of the buffer, each with its pieces, in the order of their
+    /// addresses. Every rank gets them, also one that does not use GPUs.
     pub fn gpu_section_pieces(&self) -> impl Iterator<Item = &[GpuPiece]> {
         self.segment.identity.gpu_sections(self.index)
     }
