@@ -296,6 +296,32 @@ fn a_section_that_cannot_be_had_is_one_error_before_any_rank_runs() {
 }
 
 #[test]
+fn the_doctor_tries_what_the_driver_does_with_addresses() {
+    let folders =
+        [("gpu-doctor", &["-shared", "-fPIC"][..]), ("gpu-doctor-old", &["-shared", "-fPIC", "-DNO_RANGES"])];
+    for ((name, flags), (mark, says)) in folders.into_iter().zip([
+        ("ok", "those mapped at cuInit are refused, and those asked for while taken are refused"),
+        ("note", "no buffer can have them: the driver has no cuMemGetAllocationGranularity"),
+    ]) {
+        let folder = Scratch::new(name);
+        let driver = fixture("cc", "fake_cuda.c", flags).expect("a C compiler built this test's crate");
+        for library in ["libcuda.so.1", "libcuda.so"] {
+            symlink(&driver, folder.path(library)).expect("it is new");
+        }
+        let mut command = Command::new(hostbuf());
+        let outcome = CommandOutput::of(command.args(["doctor", "--json"]).env("LD_LIBRARY_PATH", &folder.0));
+        let report: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+        let checks = report["checks"].as_array().expect("a list");
+        let line =
+            checks.iter().find(|check| check["name"] == "sections on GPUs").expect("there is a driver");
+        assert!(
+            line["mark"] == mark && line["says"].as_str().is_some_and(|text| text.contains(says)),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn a_rank_that_is_killed_while_it_maps_ends_the_job() {
     let Some(gpus) = FakeGpus::new("gpu-killed") else { return };
     for function in [

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "calls the functions of the GPU driver")]
 
 mod cufile;
+mod gpu_sections;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::Duration;
@@ -63,7 +64,9 @@ impl HostDevices for Gpus {
     fn findings(&self) -> Vec<Finding> {
         let asked = child::ask(Duration::from_secs(60), ask_driver);
         let driver = knob("/proc/driver/nvidia/version").and_then(|t| driver_version(&t));
+        let has_gpu = asked.as_ref().is_ok_and(|answer| answer.starts_with("ok ") && !answer.ends_with(" 0"));
         let mut findings = vec![cuda_line(asked, driver.as_deref())];
+        findings.extend(has_gpu.then(gpu_sections::line));
         // Without a driver nobody asks for it.
         findings.extend(driver.map(|_| cufile::line()));
         findings
