@@ -322,6 +322,23 @@ fn the_doctor_tries_what_the_driver_does_with_addresses() {
 }
 
 #[test]
+fn the_example_follows_pointers_in_both_memories() {
+    let Some(gpus) = FakeGpus::new("gpu-example") else { return };
+    let example = program("gpu_table");
+    let options = ["-n", "2", "--section", "name=host,size=2M", "--section", "name=table,size=2M,gpu=0"];
+    let outcome = gpus.job(&[], &options, &[example.to_str().expect("UTF-8")]).ok();
+    for (rank, memory) in [(0, "GPU"), (1, "GPU"), (0, "host"), (1, "host")] {
+        let line =
+            format!("rank {rank}      followed the pointers in {memory} memory: all values are right, ");
+        assert_eq!(outcome.lines(&line).len(), 1, "{line}: {outcome:?}");
+    }
+    assert!(
+        outcome.stdout.starts_with("table       65536 keys, 2 MiB at 0x300000000000 on GPU 0"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
 fn a_rank_that_is_killed_while_it_maps_ends_the_job() {
     let Some(gpus) = FakeGpus::new("gpu-killed") else { return };
     for function in [
