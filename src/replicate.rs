@@ -81,8 +81,8 @@ impl HostBuffer {
         Ok(())
     }
 
-    /// Checks that all ranks of a host have the same memory, and that its address and size are the
-    /// same on all hosts. Collective.
+    /// Checks that all ranks of a host have the same memory, and that its address and size, and the
+    /// address of the sections on GPUs, are the same on all hosts. Collective.
     ///
     /// # Errors
     /// [`Error::Disagreed`] on all ranks, with the rank that differs; [`Error::Collective`].
@@ -92,16 +92,22 @@ impl HostBuffer {
         let mut local = [memory, !memory];
         hosts.local.all_reduce(&mut local, Reduce::Min)?;
         let is_one = local[0] == !local[1];
-        let mine = [self.as_ptr().as_ptr() as u64, self.len() as u64];
-        let mut words = [mine[0], mine[1], !mine[0], !mine[1], u64::from(is_one)];
+        let gpus = self.control().gpu_range(self.index).ok().flatten().unwrap_or(0);
+        let mine = [self.as_ptr().as_ptr() as u64, self.len() as u64, gpus];
+        let [address, bytes, range] = mine;
+        let mut words = [address, bytes, range, !address, !bytes, !range, u64::from(is_one)];
         group.all_reduce(&mut words, Reduce::Min)?;
-        if words == [mine[0], mine[1], !mine[0], !mine[1], 1] {
+        if words == [address, bytes, range, !address, !bytes, !range, 1] {
             return Ok(());
         }
         let (name, length) = (self.name(), Bytes(mine[1]));
         // The error names the ranks that differ from the maximum, or otherwise from the minimum.
-        let differs = mine != [!words[2], !words[3]];
+        let differs = mine != [!words[3], !words[4], !words[5]];
         let why = match is_one {
+            true if words[..2] == [!words[3], !words[4]] => format!(
+                "its sections on GPUs are at {range:#x}, and those of another host are not. Start the job with `hostbuf run`, \
+                 which agrees on one address for all hosts"
+            ),
             true => format!(
                 "its buffer \"{name}\" is {length} at {:#x}, and the one of another host is not",
                 mine[0]

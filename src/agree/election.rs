@@ -155,6 +155,10 @@ pub fn reason(address: usize, length: usize, errno: i32, mapping: (usize, usize)
         libc::ENOMEM => format!(
             "{wanted} is refused: {os}. The address space is limited: raise `ulimit -v`, or request less"
         ),
+        libc::EADDRNOTAVAIL => format!(
+            "{wanted} is not granted by the GPU's driver, as other addresses may be: find the code that initialises it before \
+             main, or request less"
+        ),
         libc::EEXIST => format!(
             "{wanted} is outside the range that this program's sanitizer leaves to applications. Request at most 300 GiB"
         ),

@@ -1,14 +1,15 @@
 //! The vote of a rank that uses GPUs on the address of the GPU sections.
 
 use crate::error::{Error, Result};
-use crate::gpu::SECTION;
-use hostbuf_cuda::{CudaGpu, VirtualRange};
+use crate::gpu::{SECTION, driver_error};
+use hostbuf_cuda::{CudaError, CudaGpu, VirtualRange};
 use hostbuf_protocol::ballot::{Holds, Refusal};
 use hostbuf_protocol::candidates::Ballot;
 use hostbuf_protocol::message::{AddressWindow, Message, RefusedCandidate};
 
-/// The name by which a refusal of the driver states what occupies a range.
-const DRIVER: &[u8] = b"the CUDA driver";
+/// The number of free ranges that the driver may refuse before the vote fails: a driver that does
+/// not grant wished addresses at all refuses them one by one.
+const MAX_REFUSALS: usize = 64;
 
 /// The ranges that this process holds for the vote in progress: reserved by the CUDA driver.
 ///
@@ -21,54 +22,86 @@ pub struct GpuHolds {
     /// The holds by which it finds out whether a range is free. There are none between two calls.
     free: Holds,
     ranges: Vec<VirtualRange>,
+    /// The number of free ranges that the driver has refused.
+    refusals: usize,
 }
 
 impl GpuHolds {
     /// Makes an empty set of holds. `gpu` is any GPU of this process.
     #[must_use]
     pub fn new(gpu: &CudaGpu) -> GpuHolds {
-        GpuHolds { gpu: *gpu, free: Holds::new(AddressWindow::Anywhere), ranges: Vec::new() }
+        let free = Holds::new(AddressWindow::Anywhere);
+        GpuHolds { gpu: *gpu, free, ranges: Vec::new(), refusals: 0 }
     }
 
     /// Passes the reply to a question of the agent to `send`. Returns what `send` returns, or
     /// `None` if `message` is no question.
-    pub fn answer<T>(&mut self, message: &Message<'_>, send: impl FnOnce(&Message<'_>) -> T) -> Option<T> {
-        match message {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the driver cannot reserve addresses of choice.
+    pub fn answer<T>(
+        &mut self,
+        message: &Message<'_>,
+        send: impl FnOnce(&Message<'_>) -> T,
+    ) -> Result<Option<T>> {
+        Ok(match message {
             Message::Ballot { length, candidates } => {
-                let (mask, refusal) = self.vote(candidates, *length as usize);
+                let (mask, refusal) = self.vote(candidates, *length as usize)?;
                 let refusal = refusal.as_ref().map(GpuRefusal::record);
                 Some(send(&Message::Votes { mask, refusal }))
             }
             Message::Search { length, from, align } => {
-                self.ranges.clear();
-                let align = (*align as usize).checked_next_power_of_two()?;
-                let hole = self.free.hole(*from as usize, *length as usize, align);
+                let align = (*align as usize).next_power_of_two();
+                let hole = self.hole(*from as usize, *length as usize, align)?;
                 Some(send(&Message::Hole { address: hole.map(|hole| hole as u64) }))
             }
             _ => None,
-        }
+        })
     }
 
     /// Gives all ranges up, then holds each candidate of `ballot` that is free, with `length`
     /// bytes. Returns the held candidates as a bit mask, and the first refusal.
-    fn vote(&mut self, ballot: &Ballot, length: usize) -> (u64, Option<GpuRefusal>) {
+    fn vote(&mut self, ballot: &Ballot, length: usize) -> Result<(u64, Option<GpuRefusal>)> {
         self.ranges.clear();
         let (free, refusal) = self.free.vote(ballot, length);
-        let mut mask = free;
-        let mut first = refusal.map(GpuRefusal::Occupied);
+        let (mut mask, mut first) = (free, refusal.map(GpuRefusal::Occupied));
         // Nothing else runs before main, so a range that is free now stays so.
         self.free.vote(&Ballot::new(&[]), length);
         for (i, &address) in ballot.as_slice().iter().enumerate().filter(|(i, _)| free >> i & 1 == 1) {
-            match VirtualRange::reserve(&self.gpu, length, Some(address as u64)) {
-                Ok(range) => self.ranges.push(range),
-                Err(error) => {
-                    tracing::info!(%error, "the driver refuses a candidate for the GPU sections");
+            match self.reserve(address, length)? {
+                Some(range) => self.ranges.push(range),
+                None => {
                     mask &= !(1 << i);
-                    first = first.or(Some(GpuRefusal::Driver { address, length }));
+                    first = first.or(Some(GpuRefusal::Driver(address)));
                 }
             }
         }
-        (mask, first)
+        Ok((mask, first))
+    }
+
+    /// Returns the lowest aligned hole at or above `from` that the driver grants.
+    fn hole(&mut self, mut from: usize, length: usize, align: usize) -> Result<Option<usize>> {
+        self.ranges.clear();
+        loop {
+            let Some(hole) = self.free.hole(from, length, align) else { return Ok(None) };
+            if self.reserve(hole, length)?.is_some() {
+                return Ok(Some(hole));
+            }
+            from = hole.saturating_add(length.next_multiple_of(align));
+        }
+    }
+
+    /// Reserves a range that is free, or returns `None` if the driver does not grant it.
+    fn reserve(&mut self, address: usize, length: usize) -> Result<Option<VirtualRange>> {
+        match VirtualRange::reserve(&self.gpu, length, Some(address as u64)) {
+            Ok(range) => Ok(Some(range)),
+            Err(error @ CudaError::Invalid { .. }) if self.refusals < MAX_REFUSALS => {
+                tracing::info!(%error, "the driver refuses a candidate for the sections on GPUs");
+                self.refusals += 1;
+                Ok(None)
+            }
+            Err(error) => Err(driver_error(&error)),
+        }
     }
 
     /// Returns the range that all ranks have agreed on, and gives the others up.
@@ -89,7 +122,7 @@ impl GpuHolds {
     /// # Errors
     /// [`Error::Unsupported`] if this process has something else there.
     pub fn take(mut self, address: u64, length: usize) -> Result<VirtualRange> {
-        let (mask, refusal) = self.vote(&Ballot::new(&[address as usize]), length);
+        let (mask, refusal) = self.vote(&Ballot::new(&[address as usize]), length)?;
         if mask == 1 {
             return self.keep(address);
         }
@@ -114,13 +147,8 @@ impl GpuHolds {
 enum GpuRefusal {
     /// Something is mapped there.
     Occupied(Refusal),
-    /// The driver does not grant it.
-    Driver {
-        /// The candidate.
-        address: usize,
-        /// The length in bytes.
-        length: usize,
-    },
+    /// The driver does not grant this address.
+    Driver(usize),
 }
 
 impl GpuRefusal {
@@ -128,11 +156,11 @@ impl GpuRefusal {
     fn record(&self) -> RefusedCandidate<'_> {
         match self {
             GpuRefusal::Occupied(refusal) => refusal.record(),
-            GpuRefusal::Driver { address, length } => RefusedCandidate {
+            GpuRefusal::Driver(address) => RefusedCandidate {
                 address: *address as u64,
                 errno: libc::EADDRNOTAVAIL as u64,
-                mapping: (*address as u64, (*address + *length) as u64),
-                path: DRIVER,
+                mapping: (0, 0),
+                path: b"",
             },
         }
     }

@@ -111,6 +111,7 @@ impl GpuSection {
         self.buffer.control().is_gpu_frozen(self.buffer.index, self.index)
     }
 
+    #[doc(hidden)]
     /// Takes the right to write from the GPUs of this process if the section is frozen: for a
     /// process that has just mapped it.
     ///
@@ -121,6 +122,14 @@ impl GpuSection {
             true => HostGpus::find()?.set_access(self.span(), false),
             false => Ok(()),
         }
+    }
+
+    /// Records on each host whether the section is frozen.
+    fn record(&self, hosts: &Hosts, frozen: bool) -> Result<()> {
+        if !hosts.leads() {
+            return Ok(());
+        }
+        self.buffer.control().set_gpu_frozen(self.buffer.index, self.index, frozen)
     }
 
     fn span(&self) -> DeviceSpan {
@@ -136,27 +145,25 @@ impl GpuSection {
     /// since memory of GPUs has no seal.
     ///
     /// # Errors
-    /// On all ranks: [`Error::Unsupported`] with the driver's reason. The section stays writable
-    /// then.
+    /// On all ranks: [`Error::Disagreed`] if the ranks do not have one section;
+    /// [`Error::Unsupported`] with the driver's reason, and the section stays writable then.
     pub fn freeze(&self, group: &dyn Collective) -> Result<Proof> {
         let hosts = Hosts::new(group)?;
+        self.buffer.compare(group, &hosts)?;
         let gpus = all_or_none(group, HostGpus::find())?;
-        let span = self.span();
-        let read_only = gpus.set_access(span, false);
-        let changed = read_only.is_ok();
-        if let Err(error) = all_or_none(group, read_only) {
-            // Another rank could not change its access, so this one gets its own back.
-            if changed && let Err(error) = gpus.set_access(span, true) {
-                tracing::error!(section = self.name(), %error, "the section stays read-only in this process");
+        let was_frozen = all_or_none(group, self.is_frozen())?;
+        // A program that maps the section from here on has no right to write.
+        all_or_none(group, self.record(&hosts, true))?;
+        let changed = all_or_none(group, gpus.set_access(self.span(), false));
+        if changed.is_err() && !was_frozen {
+            // Some GPUs of this process may have lost the right already.
+            let restored = self.record(&hosts, false).and_then(|()| gpus.set_access(self.span(), true));
+            if let Err(error) = restored {
+                tracing::error!(section = self.name(), %error, "the section is not writable again in this process");
             }
-            return Err(error);
+            group.barrier()?;
         }
-        let recorded = if hosts.leads() {
-            self.buffer.control().set_gpu_frozen(self.buffer.index, self.index)
-        } else {
-            Ok(())
-        };
-        all_or_none(group, recorded)?;
+        changed?;
         Ok(Proof::Weaker {
             why: format!(
                 "memory of GPUs has no seal: a process of this user that has a descriptor of section \"{}\" on {} can map it \

@@ -67,7 +67,12 @@ impl MappedSections {
     /// [`Error::Unsupported`] with the driver's reason.
     pub fn export(&self) -> Result<Vec<OwnedFd>> {
         let descriptors = self.mapped.memories().iter().map(PhysicalMemory::export);
-        descriptors.collect::<std::result::Result<_, _>>().map_err(|error| driver_error(&error))
+        descriptors.collect::<std::result::Result<_, _>>().map_err(|error| Error::Unsupported {
+            what: format!("a section on GPUs with {} parts", self.mapped.memories().len()),
+            why: format!(
+                "{error}. Each part needs up to two descriptors: raise ulimit -n if they are too many"
+            ),
+        })
     }
 }
 

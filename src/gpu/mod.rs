@@ -1,17 +1,20 @@
 //! Sections of buffers on GPUs (`gpu=`): memory of one or several GPUs at one address in all ranks.
 //!
 //! Before `main`, the ranks that use GPUs ask the driver for the candidates of a vote
-//! ([`GpuHolds`]). One rank of each host creates the memory ([`MappedSections`]), and the agent
-//! keeps its descriptors for all others. A program uses [`GpuSection`].
+//! (`GpuHolds`). One rank of each host creates the memory (`MappedSections`), and the agent keeps
+//! its descriptors for all others. A program uses [`GpuSection`].
 
 mod gpu_holds;
 mod gpu_section;
 mod host_gpus;
 mod mapped_sections;
 
+#[doc(hidden)]
 pub use gpu_holds::GpuHolds;
 pub use gpu_section::GpuSection;
+#[doc(hidden)]
 pub use host_gpus::HostGpus;
+#[doc(hidden)]
 pub use mapped_sections::MappedSections;
 
 use crate::error::Error;

@@ -226,13 +226,13 @@ impl<'p> Control<'p> {
         Ok(self.state(index).gpu_frozen.load("the frozen GPU sections")? & 1 << section != 0)
     }
 
-    /// Records that a GPU section of the buffer is frozen.
+    /// Records whether a GPU section of the buffer is frozen.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn set_gpu_frozen(self, index: usize, section: usize) -> Result<()> {
-        let add = |bits| Some(bits | 1 << section);
-        self.state(index).gpu_frozen.update("the frozen GPU sections", add).map(drop)
+    pub fn set_gpu_frozen(self, index: usize, section: usize, frozen: bool) -> Result<()> {
+        let change = |bits| Some(if frozen { bits | 1 << section } else { bits & !(1 << section) });
+        self.state(index).gpu_frozen.update("the frozen GPU sections", change).map(drop)
     }
 
     /// Replaces the high-water mark by the result of `change`, which gets its value, unless that is
@@ -281,7 +281,7 @@ mod tests {
         control.set_high_water(0, 12_345_678);
         control.set_root(0, 65, 0xabcd);
         control.set_gpu_range(0, 0x5500_0000_0000);
-        control.set_gpu_frozen(0, 3).expect("it was reset");
+        control.set_gpu_frozen(0, 3, true).expect("it was reset");
         (memory, control)
     }
 

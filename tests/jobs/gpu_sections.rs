@@ -239,10 +239,13 @@ fn an_address_that_a_rank_cannot_have_is_not_chosen() {
     let plant = build("cc", "plant.c", &["-DLIBRARY", "-shared", "-fPIC"]).expect("a C compiler built this");
     for rank in ["PLANT_0", "PLANT_1"] {
         let page = "0x3000001ff000";
-        let program = ["env", &format!("LD_PRELOAD={plant}"), &checks(), "absent"];
         let options = [&options[..], &["--gpu-ranks", "leader"]].concat();
         let mut command = Command::new(hostbuf());
-        command.args(["run", "--quiet", "--launcher", "local"]).args(&options).arg("--").args(&program[2..]);
+        command
+            .args(["run", "--quiet", "--launcher", "local"])
+            .args(&options)
+            .arg("--")
+            .args([&checks(), "absent"]);
         command.envs(gpus.variables(&[(rank, page), ("LD_PRELOAD", &plant)]));
         let outcome = CommandOutput::of(&mut command).ok();
         assert_eq!(outcome.lines("rank 0: "), ["0x170000000000"], "{rank}: {outcome:?}");
@@ -293,6 +296,67 @@ fn a_section_that_cannot_be_had_is_one_error_before_any_rank_runs() {
         assert_eq!((outcome.status, outcome.stdout.as_str()), (2, ""), "{outcome:?}");
         assert!(outcome.stderr.contains(words), "{outcome:?}");
     }
+}
+
+#[test]
+fn a_section_that_one_gpu_cannot_freeze_stays_writable() {
+    let Some(gpus) = FakeGpus::new("gpu-thaw") else { return };
+    let variables = [("FAKE_CUDA_GPUS", "2"), ("FAKE_CUDA_WRITABLE", "1")];
+    let options = ["-n", "2", "--section", SECTION];
+    let outcome = gpus.job(&variables, &options, &[&checks(), "shared", "frozen", "shared", "is-frozen"]);
+    assert_eq!(outcome.status, 1, "{outcome:?}");
+    let failed = outcome.lines("FAILED frozen ");
+    assert!(failed.len() == 1 && failed[0].contains("the access of GPU 1 of "), "{outcome:?}");
+    // The ranks write again, and nothing is recorded.
+    assert_eq!(outcome.lines("ok shared ").len(), 2, "{outcome:?}");
+    assert_eq!(outcome.lines("FAILED is-frozen "), ["it is not frozen"], "{outcome:?}");
+}
+
+#[test]
+fn a_further_program_in_the_place_of_a_rank_finds_the_section() {
+    let Some(gpus) = FakeGpus::new("gpu-further") else { return };
+    let flavour = "openmpi4".to_owned();
+    if !can_simulate() || !flavours().contains(&flavour) {
+        return;
+    }
+    // The engine passes few variables on, so the script has them.
+    let rank = format!(
+        "export LD_LIBRARY_PATH='{folder}':$LD_LIBRARY_PATH FAKE_CUDA_MARK='{mark}' DONE='{folder}/done'\n\
+         job() {{ '{hostbuf}' exec --section {SECTION} -- \"$@\"; }}\n\
+         if [ $OMPI_COMM_WORLD_RANK = 0 ]; then job '{checks}' put 4711 && job '{checks}' get; touch $DONE; \
+         else job sh -c 'until [ -e $DONE ]; do :; done'; fi\n",
+        folder = gpus.folder.0.display(),
+        mark = gpus.mark,
+        hostbuf = hostbuf().display(),
+        checks = checks()
+    );
+    let file = gpus.folder.path("rank");
+    fs::write(&file, rank).expect("the folder is writable");
+    let script = format!("$MPIRUN $MPIRUN_FLAGS -np 2 bash '{file}'");
+    let outcome = simulated(1, &flavour, &script).ok();
+    assert_eq!(outcome.lines("got "), ["4711"], "{outcome:?}");
+    gpus.leaves_nothing();
+}
+
+#[test]
+fn the_descriptors_of_many_pieces_count_against_the_limit() {
+    let Some(gpus) = FakeGpus::new("gpu-pieces") else { return };
+    let many = format!("name=table,size=4M,gpu={}", vec!["0"; 128].join(","));
+    let options = ["-n", "2", "--section", &many];
+    let outcome = gpus.job(&[], &options, &[&checks(), "shared"]).ok();
+    assert!(outcome.lines("ok shared at ")[0].starts_with("0x300000000000 256 MiB 0:2 0:2 "), "{outcome:?}");
+    let mut command = Command::new("sh");
+    let limited = "ulimit -n 200; exec \"$0\" \"$@\"";
+    command
+        .args(["-c", limited])
+        .arg(hostbuf())
+        .args(["run", "--quiet", "--launcher", "local"])
+        .args(options);
+    let outcome = CommandOutput::of(command.args(["--", "echo", "ran"]).envs(gpus.variables(&[])));
+    assert!(outcome.status != 0 && outcome.stdout.is_empty(), "{outcome:?}");
+    assert!(outcome.stderr.contains("ulimit"), "{outcome:?}");
+    assert_eq!(outcome.said().len(), 1, "{outcome:?}");
+    gpus.leaves_nothing();
 }
 
 #[test]

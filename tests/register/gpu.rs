@@ -8,6 +8,7 @@ mod copies;
 mod copy_batches;
 mod cufile;
 mod figures;
+mod gpu_sections;
 mod held_stream;
 mod legacy_handles;
 mod pool_blocks;

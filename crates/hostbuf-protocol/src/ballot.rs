@@ -146,6 +146,14 @@ impl Holds {
         kept
     }
 
+    /// Keeps the hold at `address`, if there is one, until the process ends, and releases the
+    /// others.
+    pub fn reserve(mut self, address: usize) {
+        if self.keep(address) {
+            self.into_segment();
+        }
+    }
+
     /// Forgets the only remaining hold without unmapping it: it has become a segment.
     pub fn into_segment(mut self) {
         self.mask = 0;

@@ -28,7 +28,13 @@ pub(super) fn map_gpu_sections(
         return Ok(());
     }
     let request = RangeRequest { length: gpu_range_length(&pieces) as usize, align: GPU_UNIT as usize };
-    let address = JobElectorate::new(group, server, ranks).elect(request)?.address;
+    let elected = JobElectorate::new(group, server, ranks).elect(request).map_err(|stop| match stop {
+        Stop::Everywhere(error) => {
+            Stop::Everywhere(error.map_message(|why| format!("the address of the sections on GPUs: {why}")))
+        }
+        other => other,
+    });
+    let address = elected?.address;
     // Before a rank can ask for it.
     (0..spec.buffers.len()).for_each(|index| page.control().set_gpu_range(index, address));
     let mapped = if ranks == 0 {

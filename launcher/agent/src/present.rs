@@ -16,6 +16,7 @@ const EXCHANGE_INTERVAL: Duration = Duration::from_millis(10);
 /// The additional time that the agents together wait for missing ranks, so that the server of the
 /// host in question can name them first.
 const MARGIN: Duration = Duration::from_secs(1);
+
 /// The ranks that have connected to their agents.
 pub(super) struct Present {
     /// The number of ranks on this host.

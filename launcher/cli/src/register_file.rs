@@ -23,6 +23,11 @@ pub(crate) const PLAIN: &str = "libhostbuf_register.so";
 /// The name of the object for all devices.
 pub(crate) const ALL_DEVICES: &str = "libhostbuf_register_all.so";
 
+/// The request in errors about registrations.
+pub(crate) const REGISTER: &str = "--register";
+/// The request in errors about the object for sections on GPUs.
+const ON_GPUS: &str = "a section on GPUs";
+
 /// The object, and what it does in a rank before `main`.
 pub(crate) struct Preregistration {
     pub(crate) object: PathBuf,
@@ -48,9 +53,10 @@ pub(crate) fn find(
             format!("--register {devices}"),
             "let the program register by itself (HostBuffer::register, hostbuf_register)",
         ),
-        None if uses_gpus => {
-            ("--gpu-ranks".into(), "let only ranks of other programs use GPUs (--gpu-ranks leader)")
-        }
+        None if uses_gpus => (
+            ON_GPUS.into(),
+            "with --gpu-ranks leader, only the first rank of each host needs the object; without gpu=, none does",
+        ),
         None => return Ok(None),
     };
     if let Some(why) = &program.not_preloadable {
@@ -66,29 +72,34 @@ pub(crate) fn find(
         );
         return Err(Error::Unsupported { what: request, why });
     }
-    let (object, devices) = choose(devices.unwrap_or(&DeviceList(Vec::new())))?;
+    let (object, devices) = match devices {
+        Some(devices) => choose(devices)?,
+        None => (PathBuf::new(), DeviceList(Vec::new())),
+    };
     // Without a device that is there, no object was chosen.
-    let object = if uses_gpus && devices.0.is_empty() { place(PLAIN)? } else { object };
+    let object = if uses_gpus && devices.0.is_empty() { place(PLAIN, ON_GPUS)? } else { object };
     Ok((uses_gpus || !devices.0.is_empty()).then_some(Preregistration { object, devices, uses_gpus }))
 }
 
-/// Checks before any process starts whether the object is installed. An installation is the same on
+/// Checks before any process starts whether the object is installed that registers with `devices`,
+/// or only maps sections on GPUs. An installation is the same on
 /// all hosts; other requirements are checked by the ranks.
 ///
 /// # Errors
 /// [`Error::Unsupported`] with the remedy.
-pub(crate) fn check(devices: &DeviceList) -> Result<()> {
+pub(crate) fn check(devices: Option<&DeviceList>) -> Result<()> {
+    let Some(devices) = devices else { return place(PLAIN, ON_GPUS).map(drop) };
     let needed = devices.0.iter().filter(|d| !d.optional);
     let needs_library = needed.filter(|device| needs_library(device)).count() > 0;
-    place(if needs_library { ALL_DEVICES } else { PLAIN }).map(drop)
+    place(if needs_library { ALL_DEVICES } else { PLAIN }, REGISTER).map(drop)
 }
 
 /// Returns the object for `devices`, and those of them that are available.
 fn choose(devices: &DeviceList) -> Result<(PathBuf, DeviceList)> {
     if !devices.0.iter().any(needs_library) {
-        return Ok((place(PLAIN)?, devices.clone()));
+        return Ok((place(PLAIN, REGISTER)?, devices.clone()));
     }
-    let found = place(ALL_DEVICES).and_then(|object| {
+    let found = place(ALL_DEVICES, REGISTER).and_then(|object| {
         devices.0.iter().try_for_each(expect_library_of)?;
         Ok(object)
     });
@@ -99,7 +110,7 @@ fn choose(devices: &DeviceList) -> Result<(PathBuf, DeviceList)> {
             if devices.0.iter().filter(|d| needs_library(d)).all(|d| d.optional) =>
         {
             let rest: Vec<ListedDevice> = devices.0.iter().filter(|d| !needs_library(d)).cloned().collect();
-            let object = if rest.is_empty() { PathBuf::new() } else { place(PLAIN)? };
+            let object = if rest.is_empty() { PathBuf::new() } else { place(PLAIN, REGISTER)? };
             Ok((object, DeviceList(rest)))
         }
         Err(error) => Err(error),
@@ -146,13 +157,13 @@ pub(crate) fn libraries() -> impl Iterator<Item = SystemLibrary> {
     DeviceName::all().filter_map(|device| device.library())
 }
 
-/// Returns the path of an object: `lib/hostbuf/` next to the `bin/` of this command.
+/// Returns the path of the object for `request`: `lib/hostbuf/` next to the `bin/` of this command.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if it is missing, or if another user could change it. [`Error::Os`] if it
 /// exists and cannot be read.
-pub(crate) fn place(name: &str) -> Result<PathBuf> {
-    let refused = |why| Error::Unsupported { what: "--register".into(), why };
+pub(crate) fn place(name: &str, request: &str) -> Result<PathBuf> {
+    let refused = |why| Error::Unsupported { what: request.into(), why };
     let command = std::env::current_exe()
         .map_err(|source| Error::Os { doing: "looking for this program's own path".into(), source })?;
     let folder = command.parent().and_then(|bin| bin.parent()).map(|prefix| prefix.join("lib/hostbuf"));
@@ -173,7 +184,7 @@ pub(crate) fn place(name: &str) -> Result<PathBuf> {
         )));
     }
     let failed = |doing: &str| {
-        let doing = format!("--register: {doing} {}", path.display());
+        let doing = format!("{request}: {doing} {}", path.display());
         move |source| Error::Os { doing, source }
     };
     let file = fs::File::open(&path).map_err(|error| match error.kind() {

@@ -98,9 +98,8 @@ impl Rank {
                 continue;
             }
             match message {
-                Message::GpuRange { address, .. } if holds.keep(address as usize) => {
-                    holds.into_segment();
-                    holds = Holds::new(address_window);
+                Message::GpuRange { address, .. } => {
+                    core::mem::replace(&mut holds, Holds::new(address_window)).reserve(address as usize);
                 }
                 Message::Go { .. } => return,
                 _ => {}

@@ -1,16 +1,17 @@
 //! The connection of a rank to the agent of its host.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use hostbuf::{JobError, Result};
+use hostbuf::{Error, JobError, Result};
 use hostbuf_os::{FrameSocket, Packet, Received, socket};
 use hostbuf_protocol::ballot::{Holds, answer};
 use hostbuf_protocol::environment::{CONNECTION_SILENT, ENV_CONNECTION};
 use hostbuf_protocol::message::{AddressWindow, Message};
 
-use crate::gpu_user::GpuUser;
+use crate::gpu_user::{GpuUser, has_mapped_sections};
 use crate::message::say;
 use crate::process_end::exit_process;
 
@@ -22,6 +23,8 @@ pub(crate) struct AgentLink {
     channel: FrameSocket,
     /// True if another process reports the end of the agent.
     pub(crate) silent: bool,
+    /// False if it is known that the agent does not wait for this rank.
+    is_counted: Cell<bool>,
 }
 
 /// The agent's reply.
@@ -54,7 +57,7 @@ impl AgentLink {
         // SAFETY: `hostbuf exec` has left this descriptor open for this process. The preloaded
         // object has used it, and nothing else knows its number.
         let channel = FrameSocket::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }).ok()?;
-        Some(AgentLink { channel, silent })
+        Some(AgentLink { channel, silent, is_counted: Cell::new(true) })
     }
 
     /// Reports that the buffers are mapped and registered, takes part in the vote on the address of
@@ -69,13 +72,23 @@ impl AgentLink {
         }
         let _ = self.channel.send(&Message::Mapped, &[]);
         let mut vote = gpus.map_or(GpuVote::Other(Some(Holds::new(AddressWindow::Anywhere))), GpuVote::Gpus);
-        self.wait(Some(&mut vote))
+        let reply = self.wait(Some(&mut vote))?;
+        match vote {
+            // The agent does not count this rank: it runs in the place of an earlier program.
+            GpuVote::Gpus(user) if reply == AgentReply::Go && !has_mapped_sections() => {
+                self.is_counted.set(false);
+                user.map_later()?;
+            }
+            _ => {}
+        }
+        Ok(reply)
     }
 
     /// Reports an error, and waits for the end of the job.
     pub(crate) fn fail(&self, error: &JobError) {
         let _ = socket::set_receive_timeout(self.channel.as_fd(), Some(REPLY_TIMEOUT));
-        if self.channel.send(&Message::Failed { error: error.record() }, &[]).is_ok() {
+        if self.is_counted.get() && self.channel.send(&Message::Failed { error: error.record() }, &[]).is_ok()
+        {
             let _ = self.wait(None);
         }
     }
@@ -99,6 +112,11 @@ impl AgentLink {
                     _ => vote.iter_mut().try_for_each(|vote| vote.handle(&packet, &self.channel))?,
                 },
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // No other message to a rank brings as many as the memory of sections on GPUs.
+                Err(source) if source.raw_os_error() == Some(libc::EMFILE) => {
+                    let doing = "receiving the descriptors of the sections on GPUs (raise ulimit -n)".into();
+                    return Err(Error::Os { doing, source });
+                }
                 Ok(_) | Err(_) => return Ok(AgentReply::None),
             }
         }
@@ -115,9 +133,8 @@ impl GpuVote {
         let (Ok(message), Some(held)) = (packet.message(), holds.as_mut()) else { return Ok(()) };
         if answer(held, &message, |reply| channel.send(reply, &[])).is_none()
             && let Message::GpuRange { address, .. } = message
-            && held.keep(address as usize)
         {
-            holds.take().into_iter().for_each(Holds::into_segment);
+            holds.take().into_iter().for_each(|held| held.reserve(address as usize));
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! A rank that uses GPUs: it maps the GPU sections before `main`.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use hostbuf::gpu::{GpuHolds, HostGpus, MappedSections};
 use hostbuf::segment::{GpuPiece, gpu_range_length};
@@ -15,6 +16,11 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 
 /// The time within which the agent of this host has to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The time for which too many descriptors on their way delay those of the sections.
+const CROWDED_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval at which they are sent again.
+const CROWDED_RETRY: Duration = Duration::from_millis(10);
 
 /// The sections of this process, and the process that has mapped them. They are never unmapped: the
 /// driver ends with the process.
@@ -60,32 +66,31 @@ impl GpuUser {
     /// # Errors
     /// The reason why this rank cannot map them.
     pub(crate) fn handle(&mut self, packet: &Packet, channel: &FrameSocket) -> Result<()> {
-        // The next receive reports a failure to send.
         match packet.message() {
             Ok(Message::GpuRange { address, creates: true }) => {
                 let range = self.holds.take().ok_or_else(unexpected)?.keep(address)?;
                 let sections = MappedSections::create(&self.gpus, range, &self.pieces)?;
                 let descriptors = sections.export()?;
                 self.has_mapped(sections)?;
-                let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-                let _ = channel.send(&Message::GpuMemory { address }, &numbers);
+                send(channel, &Message::GpuMemory { address }, &descriptors)
             }
-            Ok(Message::GpuRange { address, creates: false }) => self.range = Some(address),
+            Ok(Message::GpuRange { address, creates: false }) => {
+                self.range = Some(address);
+                Ok(())
+            }
             Ok(Message::GpuMemory { address }) => {
                 let range = self.holds.take().filter(|_| self.range == Some(address));
                 let range = range.ok_or_else(unexpected)?.keep(address)?;
                 let sections = MappedSections::import(&self.gpus, range, &self.pieces, &packet.descriptors)?;
                 self.has_mapped(sections)?;
-                let _ = channel.send(&Message::GpuMapped, &[]);
+                send(channel, &Message::GpuMapped, &[])
             }
             Ok(question) => {
-                if let Some(holds) = &mut self.holds {
-                    let _ = holds.answer(&question, |reply| channel.send(reply, &[]));
-                }
+                let Some(holds) = &mut self.holds else { return Ok(()) };
+                holds.answer(&question, |reply| send(channel, reply, &[]))?.unwrap_or(Ok(()))
             }
-            Err(_) => {}
+            Err(_) => Err(unexpected()),
         }
-        Ok(())
     }
 
     /// Maps the sections of a job that runs, in a program that a rank has become.
@@ -114,6 +119,25 @@ impl GpuUser {
             }
         }
         Ok(())
+    }
+}
+
+/// Sends a message to the agent. If the agent has ended, the next receive reports it.
+fn send(channel: &FrameSocket, message: &Message<'_>, descriptors: &[OwnedFd]) -> Result<()> {
+    let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let begun = Instant::now();
+    loop {
+        let Err(source) = channel.send(message, &numbers) else { return Ok(()) };
+        match source.raw_os_error() {
+            Some(libc::EPIPE | libc::ECONNRESET) => return Ok(()),
+            // The kernel counts the descriptors of this user that are on their way, in all jobs.
+            Some(libc::ETOOMANYREFS) if begun.elapsed() < CROWDED_TIMEOUT => thread::sleep(CROWDED_RETRY),
+            _ => {
+                let doing =
+                    format!("sending {} descriptors of sections on GPUs to the agent", descriptors.len());
+                return Err(Error::Os { doing, source });
+            }
+        }
     }
 }
 

@@ -17,7 +17,7 @@ const ROUNDS: usize = 20;
 
 /// Returns the command beside which `scripts/build` installed the object: target/release/hostbuf,
 /// or the value of HOSTBUF.
-fn command() -> Option<PathBuf> {
+pub(super) fn command() -> Option<PathBuf> {
     let named = std::env::var_os("HOSTBUF").map(PathBuf::from);
     let command = named.unwrap_or_else(|| "target/release/hostbuf".into());
     let object = command.parent().map(|bin| bin.join("../lib/hostbuf/libhostbuf_register.so"));

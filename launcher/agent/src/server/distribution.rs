@@ -68,7 +68,11 @@ impl Server {
         let counted = self.peers.values().any(|p| p.counted && p.pid == pid);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let hello = peer.hello;
-        if hello.role == Role::Member || peer.served || peer.refused || (!running && !counted) {
+        if matches!(hello.role, Role::Member | Role::GpuUser)
+            || peer.served
+            || peer.refused
+            || (!running && !counted)
+        {
             return;
         }
         peer.served = true;

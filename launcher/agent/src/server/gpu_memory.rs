@@ -22,6 +22,7 @@ impl Server {
         let ranks: Vec<u64> = self.ranks().map(|(&id, _)| id).collect();
         let users = self.ranks().filter(|(id, _)| self.peers[id].uses_gpus);
         let creator = users.min_by_key(|(_, hello)| hello.local_rank).map(|(&id, _)| id);
+        self.gpu.creator = creator;
         for id in ranks {
             self.send(id, &Message::GpuRange { address, creates: creator == Some(id) });
         }
@@ -30,15 +31,13 @@ impl Server {
 
     /// Takes the memory that a rank has created, and sends it to the other ranks that use GPUs.
     pub(super) fn gpu_memory_created(&mut self, id: u64, descriptors: Vec<OwnedFd>) {
-        if !matches!(self.stage, Stage::MappingGpu) || !self.gpu.descriptors.is_empty() {
+        let is_creator = self.gpu.creator == Some(id) && self.gpu.descriptors.is_empty();
+        if !matches!(self.stage, Stage::MappingGpu) || !is_creator {
             return self.connection_ended(id);
         }
         if descriptors.len() != self.gpu.pieces {
-            let why = format!(
-                "it sent {} descriptors of GPU memory instead of {}: raise the limit of open files (ulimit -n)",
-                descriptors.len(),
-                self.gpu.pieces
-            );
+            let (sent, expected) = (descriptors.len(), self.gpu.pieces);
+            let why = format!("it sent {sent} descriptors of GPU memory instead of {expected}");
             return self.lost_with(id, JobError::new(ErrorClass::Attach, why));
         }
         self.gpu.descriptors = descriptors;
@@ -48,6 +47,15 @@ impl Server {
         for other in others {
             self.send_gpu_memory(other);
         }
+    }
+
+    /// Fails the job since this agent has no room for the descriptors of a packet.
+    pub(super) fn lacks_descriptors(&mut self, id: u64) {
+        let why = format!(
+            "the agent has no room for the {} descriptors of its sections on GPUs: raise the limit of open files (ulimit -Hn)",
+            self.gpu.pieces
+        );
+        self.lost_with(id, JobError::new(ErrorClass::Os, why));
     }
 
     /// Records that a rank has mapped the GPU sections.

@@ -16,6 +16,11 @@ impl Server {
             match channel.receive() {
                 Ok(Received::Packet(packet)) => self.handle_packet(id, packet),
                 Ok(Received::Nothing) => return,
+                Err(error)
+                    if error.raw_os_error() == Some(nix::libc::EMFILE) && self.gpu.creator == Some(id) =>
+                {
+                    return self.lacks_descriptors(id);
+                }
                 Ok(_) | Err(_) => return self.connection_ended(id),
             }
         }
@@ -57,7 +62,8 @@ impl Server {
                     self.check_answered();
                 }
             }
-            (Message::GpuReady, Role::Rank) if peer.counted => peer.uses_gpus = true,
+            // Another program in the place of a rank asks for the memory itself.
+            (Message::GpuReady, Role::Rank) => peer.uses_gpus = peer.counted,
             (Message::GpuMemory { .. }, Role::Rank) if peer.uses_gpus => {
                 self.gpu_memory_created(id, descriptors);
             }

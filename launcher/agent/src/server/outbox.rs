@@ -1,7 +1,7 @@
 //! The packets that wait until a peer reads.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 use hostbuf_os::encode;
 use hostbuf_protocol::message::Message;
@@ -31,21 +31,19 @@ impl Server {
 
     /// Sends the packets that wait for a peer.
     pub(super) fn flush(&mut self, id: u64) {
-        let numbers = |fds: &[OwnedFd]| fds.iter().map(AsRawFd::as_raw_fd).collect::<Vec<RawFd>>();
-        let memory = self.result.as_ref().map_or(Vec::new(), |(_, fds)| numbers(fds));
-        let gpu_memory = numbers(&self.gpu.descriptors);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(channel) = &peer.channel else { return };
         while let Some((packet, attached)) = peer.outbox.front() {
-            let descriptors = match attached {
+            let owned = match attached {
                 Attached::Nothing => &[][..],
-                Attached::Memory => &memory,
-                Attached::GpuMemory => &gpu_memory,
+                Attached::Memory => self.result.as_ref().map_or(&[][..], |(_, memory)| memory),
+                Attached::GpuMemory => &self.gpu.descriptors,
             };
+            let descriptors: Vec<RawFd> = owned.iter().map(AsRawFd::as_raw_fd).collect();
             if !descriptors.is_empty() && self.crowded {
                 return;
             }
-            match channel.send_packet(packet, descriptors) {
+            match channel.send_packet(packet, &descriptors) {
                 Ok(()) => drop(peer.outbox.pop_front()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.raw_os_error() == Some(nix::libc::ETOOMANYREFS) => {

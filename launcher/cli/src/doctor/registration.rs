@@ -85,7 +85,7 @@ fn outcome(name: &str, tried: Result<String, String>) -> Finding {
 fn object(name: &str) -> Finding {
     let libraries: Vec<SystemLibrary> =
         if name == register_file::ALL_DEVICES { register_file::libraries().collect() } else { Vec::new() };
-    let path = match register_file::place(name) {
+    let path = match register_file::place(name, register_file::REGISTER) {
         Ok(path) => path,
         Err(error) => {
             if matches!(error, hostbuf::Error::Os { .. }) {

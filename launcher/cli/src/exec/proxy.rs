@@ -45,10 +45,8 @@ pub(super) fn vote_for(
             Message::Agreed { report: text, range } => {
                 report = String::from_utf8_lossy(text).into_owned();
                 // The vote on the address of the GPU sections must not offer this range.
-                if holds.keep(range.address as usize) {
-                    holds.into_segment();
-                    holds = Holds::new(AddressWindow::Anywhere);
-                }
+                std::mem::replace(&mut holds, Holds::new(AddressWindow::Anywhere))
+                    .reserve(range.address as usize);
                 send(&Message::Mapped)?;
             }
             Message::Go { notice } => {

@@ -19,7 +19,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use hostbuf::register::DeviceList;
 use hostbuf::{BufferOptions, Error, ErrorClass, JobError};
 use hostbuf_os::process;
 
@@ -108,11 +107,8 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     let buffers = buffers(&arguments.files, &arguments.buffers)?;
     arguments.register.check(&buffers)?;
     arguments.gpu.check(&buffers)?;
-    let uses_gpus = have_gpu_sections(&buffers);
-    if let Some(devices) = &arguments.register.register {
-        register_file::check(devices)?;
-    } else if uses_gpus {
-        register_file::check(&DeviceList(Vec::new()))?;
+    if arguments.register.register.is_some() || have_gpu_sections(&buffers) {
+        register_file::check(arguments.register.register.as_ref())?;
     }
     if arguments.ranks == Some(0) {
         return Err(JobError::new(ErrorClass::Invalid, "-n 0: a job has at least one rank"));
