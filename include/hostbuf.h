@@ -27,6 +27,7 @@
 #define HOSTBUF_SECTION_OPTIONS_INIT {sizeof(hostbuf_section_options), NULL, 0, NULL}
 #define HOSTBUF_INFO_INIT {sizeof(hostbuf_info), NULL, 0, NULL, HOSTBUF_PAGES_AUTO, 0, HOSTBUF_EMPTY, 0, 0, 0, 0, -1, 0}
 #define HOSTBUF_SECTION_INFO_INIT {sizeof(hostbuf_section_info), NULL, NULL, 0, 0, NULL, 0, NULL, NULL, NULL}
+#define HOSTBUF_GPU_SECTION_INFO_INIT {sizeof(hostbuf_gpu_section_info), NULL, 0, 0, NULL, NULL, 0, 0}
 #define HOSTBUF_COLLECTIVE_INIT {sizeof(hostbuf_collective), NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 #define HOSTBUF_KEY_INIT {sizeof(hostbuf_key), 0, 0, 0}
 #define HOSTBUF_LEASE_INIT {sizeof(hostbuf_lease), {0, 0, 0, 0, 0, 0}, 0, 0, 0}
@@ -430,6 +431,28 @@ typedef struct hostbuf_info {
     int32_t read_is_local;
 } hostbuf_info;
 
+// A section of a buffer on one or several GPUs. Its text and arrays are valid as long as the
+// buffer.
+typedef struct hostbuf_gpu_section_info {
+    // The size of this structure: initialize it with `HOSTBUF_GPU_SECTION_INFO_INIT`.
+    size_t struct_size;
+    // The name.
+    const char *name;
+    // The address of the first byte on the GPUs, a device pointer: the same in every rank of every
+    // host that uses GPUs.
+    uint64_t address;
+    // The number of bytes: the requested size, rounded up to 2 MiB on each GPU.
+    size_t bytes;
+    // The number of the GPU of each piece on its host, in the order of the PCI addresses.
+    const uint32_t *piece_gpus;
+    // The number of bytes of each piece. The pieces are contiguous from `address` on.
+    const uint64_t *piece_bytes;
+    // The number of pieces in the arrays, at least 1.
+    uint32_t piece_count;
+    // 1 if the section has been frozen on this host, otherwise 0.
+    int32_t frozen;
+} hostbuf_gpu_section_info;
+
 // A section of a buffer. Its texts and arrays are valid as long as the buffer.
 typedef struct hostbuf_section_info {
     // The size of this structure: initialize it with `HOSTBUF_SECTION_INFO_INIT`.
@@ -741,9 +764,9 @@ extern "C" {
 #endif // __cplusplus
 
 // Returns the message of the calling thread's last call that did not return `HOSTBUF_OK`: one line
-// with the request, the available resources and the remedy. `hostbuf_device_probe` and
-// `hostbuf_freeze` also set it when they return `HOSTBUF_OK`. It is empty before the first such
-// call, valid until the thread's next one, and never null.
+// with the request, the available resources and the remedy. `hostbuf_device_probe`,
+// `hostbuf_freeze` and `hostbuf_gpu_section_freeze` also set it when they return `HOSTBUF_OK`. It
+// is empty before the first such call, valid until the thread's next one, and never null.
 const char *hostbuf_message(void);
 
 // Returns the name of a status, such as `"HOSTBUF_OK"`, or `"?"` for an invalid number. The result
@@ -825,6 +848,28 @@ enum hostbuf_status hostbuf_replicate(const struct hostbuf_buffer *buffer,
 enum hostbuf_status hostbuf_freeze(const struct hostbuf_buffer *buffer,
                                    const struct hostbuf_collective *group,
                                    enum hostbuf_proof *proof);
+
+// Writes the section `name` of a buffer on GPUs to `to`. All GPUs that the process sees have
+// access to it; the CPU has none. Its contents are undefined at first.
+//
+// `HOSTBUF_INVALID`: the buffer has no such section. `HOSTBUF_UNSUPPORTED`: this process has not
+// mapped it before `main`.
+enum hostbuf_status hostbuf_gpu_section(const struct hostbuf_buffer *buffer,
+                                        const char *name,
+                                        struct hostbuf_gpu_section_info *to);
+
+// Makes the section `name` of a buffer on GPUs permanently read-only, for all GPUs of all ranks of
+// `group`. A kernel that writes to it afterwards ends with `cudaErrorIllegalAddress`, which breaks
+// the context of its process. Finish all work that writes to it first. Collective over all ranks
+// that use GPUs. `proof` may be null. It is always `HOSTBUF_WEAKER`, since memory of GPUs has no
+// seal; `hostbuf_message` returns the reason.
+//
+// `HOSTBUF_UNSUPPORTED`: a driver has refused it, or a rank has not mapped the section. It stays
+// writable then.
+enum hostbuf_status hostbuf_gpu_section_freeze(const struct hostbuf_buffer *buffer,
+                                               const char *name,
+                                               const struct hostbuf_collective *group,
+                                               enum hostbuf_proof *proof);
 
 // Returns the number of sections of a buffer, or 0 for a null buffer. If a buffer has sections or
 // a placement, the rest of its memory, if any, is a last section with an empty name.

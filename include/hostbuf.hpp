@@ -41,25 +41,10 @@
 #include <vector>
 
 #include "hostbuf.h"
+#include "hostbuf_error.hpp"
+#include "hostbuf_gpu_section.hpp"
 
 namespace hostbuf {
-
-/// The error of a call; what() returns its message, one line.
-class error : public std::runtime_error {
-public:
-    explicit error(hostbuf_status status) : std::runtime_error(hostbuf_message()), status_(status) {}
-
-    hostbuf_status status() const noexcept { return status_; }
-
-private:
-    hostbuf_status status_;
-};
-
-/// Throws an `error` unless `status` is HOSTBUF_OK.
-inline void check(hostbuf_status status)
-{
-    if (status != HOSTBUF_OK) throw error(status);
-}
 
 /// The error of an arena without room; what() states the requested and the free bytes.
 class full : public std::bad_alloc {
@@ -322,6 +307,9 @@ public:
         for (std::size_t at = 0; at < all.size(); ++at) check(hostbuf_section_at(own_, at, &all[at]));
         return all;
     }
+
+    /// Returns a section on GPUs.
+    hostbuf::gpu_section gpu_section(const char *name) const { return {own_, name}; }
 
     hostbuf_info stat() const
     {

@@ -99,6 +99,20 @@ module hostbuf
         type(c_ptr)       :: obtained = c_null_ptr
     end type
 
+    ! A section of a buffer on one or several GPUs. The address is a device pointer. The arrays
+    ! piece_gpus (c_int32_t) and piece_bytes (c_int64_t) have piece_count elements: the number of
+    ! the GPU and the bytes of each piece.
+    type, bind(c) :: hostbuf_gpu_section_info
+        integer(c_size_t)  :: struct_size = 56
+        type(c_ptr)        :: name = c_null_ptr
+        integer(c_int64_t) :: address = 0
+        integer(c_size_t)  :: bytes = 0
+        type(c_ptr)        :: piece_gpus = c_null_ptr
+        type(c_ptr)        :: piece_bytes = c_null_ptr
+        integer(c_int32_t) :: piece_count = 0
+        integer(c_int32_t) :: frozen = 0
+    end type
+
     ! A group of ranks. The module hostbuf_mpi makes one from a communicator.
     type, bind(c) :: hostbuf_collective
         integer(c_size_t) :: struct_size = 88
@@ -210,6 +224,21 @@ module hostbuf
             type(c_ptr), value                        :: buffer
             character(kind=c_char), intent(in)        :: name(*)
             type(hostbuf_section_info), intent(inout) :: to
+        end function
+
+        integer(c_int) function hostbuf_gpu_section_c(buffer, name, to) bind(c, name="hostbuf_gpu_section")
+            import
+            type(c_ptr), value                            :: buffer
+            character(kind=c_char), intent(in)            :: name(*)
+            type(hostbuf_gpu_section_info), intent(inout) :: to
+        end function
+
+        integer(c_int) function hostbuf_gpu_section_freeze_c(buffer, name, group, proof) &
+            bind(c, name="hostbuf_gpu_section_freeze")
+            import
+            type(c_ptr), value                 :: buffer, group
+            character(kind=c_char), intent(in) :: name(*)
+            integer(c_int), intent(out)        :: proof
         end function
 
         integer(c_int) function hostbuf_replicate(buffer, group, root) bind(c)
@@ -449,6 +478,23 @@ contains
         character(*), intent(in)                  :: name
         type(hostbuf_section_info), intent(inout) :: to
         status = hostbuf_section_c(buffer, hostbuf_text(name), to)
+    end function
+
+    ! Returns the section of a buffer on GPUs with this name in `to`.
+    integer(c_int) function hostbuf_gpu_section(buffer, name, to) result(status)
+        type(c_ptr), intent(in)                       :: buffer
+        character(*), intent(in)                      :: name
+        type(hostbuf_gpu_section_info), intent(inout) :: to
+        status = hostbuf_gpu_section_c(buffer, hostbuf_text(name), to)
+    end function
+
+    ! Makes a section on GPUs read-only in all ranks of a group: c_loc of a hostbuf_collective, or
+    ! c_null_ptr for this process alone.
+    integer(c_int) function hostbuf_gpu_section_freeze(buffer, name, group, proof) result(status)
+        type(c_ptr), intent(in)     :: buffer, group
+        character(*), intent(in)    :: name
+        integer(c_int), intent(out) :: proof
+        status = hostbuf_gpu_section_freeze_c(buffer, hostbuf_text(name), group, proof)
     end function
 
     ! Sets the message for a failure of the fill function. If the function then returns c_null_ptr,

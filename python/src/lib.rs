@@ -9,6 +9,8 @@ mod fill;
 #[cfg(feature = "cuda")]
 mod gpu_rings;
 #[cfg(feature = "cuda")]
+mod gpu_section;
+#[cfg(feature = "cuda")]
 mod gpu_transfers;
 mod handle;
 mod host_ring;

@@ -10,6 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::gpu_rings::array_stream;
+use crate::gpu_section::{GpuSectionHandle, gpu_section};
 use crate::ipc_memory::{IpcMemoryHandle, open_ipc_memory};
 use crate::pool::{LayoutFields, PoolHandle, array_layout, take_block};
 use crate::pool_error::{acquire_raised, gpu_raised, pool_raised};
@@ -25,6 +26,8 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<GpuBlockRefHandle>()?;
     module.add_class::<GpuEvent>()?;
     module.add_class::<IpcMemoryHandle>()?;
+    module.add_class::<GpuSectionHandle>()?;
+    module.add_function(wrap_pyfunction!(gpu_section, module)?)?;
     module.add_function(wrap_pyfunction!(open_ipc_memory, module)?)?;
     module.add_function(wrap_pyfunction!(event_after, module)?)?;
     module.add_function(wrap_pyfunction!(array_stream, module)?)?;

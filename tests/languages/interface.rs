@@ -109,16 +109,16 @@ fn the_interfaces_pass_with_the_static_library() {
     sources.for_each(|source| interface("gcc", &["-std=c11", "target/lib/libhostbuf.a"], source));
 }
 
-/// Both languages must agree on the sizes of the types that they exchange.
-#[test]
-fn the_module_for_fortran_compiles_and_passes() {
+/// Builds `source` with the module for Fortran in `folder`, without a warning. Returns `None` if a
+/// prerequisite is missing.
+pub fn built_fortran(folder: &Scratch, source: &str) -> Option<PathBuf> {
     let library = root().join("target/lib");
     if !library.join("libhostbuf.so").exists() || Command::new("gfortran").arg("--version").output().is_err()
     {
-        return skip("libhostbuf in Fortran: there is no libhostbuf (scripts/build), or no gfortran");
+        skip("libhostbuf in Fortran: there is no libhostbuf (scripts/build), or no gfortran");
+        return None;
     }
-    let folder = Scratch::new("fortran");
-    let (fortran, sizes) = (folder.0.join("fortran"), folder.0.join("sizes"));
+    let program = folder.0.join("fortran");
     let mut command = Command::new("gfortran");
     // Some fill functions do not use their argument. The order of calls does not matter for
     // functions that are not pure.
@@ -134,11 +134,19 @@ fn the_module_for_fortran_compiles_and_passes() {
         "-J",
     ]);
     command.arg(&folder.0).arg("-I").arg(&folder.0).current_dir(root());
-    command
-        .args(["bindings/fortran/hostbuf.f90", "tests/fixtures/fortran_interface.f90", "-o"])
-        .arg(&fortran);
+    command.arg("bindings/fortran/hostbuf.f90").arg(format!("tests/fixtures/{source}"));
+    command.arg("-o").arg(&program);
     command.arg("-L").arg(&library).args(["-lhostbuf", &format!("-Wl,-rpath,{}", library.display())]);
     CommandOutput::of(&mut command).ok();
+    Some(program)
+}
+
+/// Both languages must agree on the sizes of the types that they exchange.
+#[test]
+fn the_module_for_fortran_compiles_and_passes() {
+    let folder = Scratch::new("fortran");
+    let Some(fortran) = built_fortran(&folder, "fortran_interface.f90") else { return };
+    let sizes = folder.0.join("sizes");
     let said = CommandOutput::of(&mut Command::new(&fortran)).ok().stdout;
     let source = folder.0.join("sizes.c");
     let types = [
@@ -150,6 +158,7 @@ fn the_module_for_fortran_compiles_and_passes() {
         "cache_stats",
         "section_options",
         "section_info",
+        "gpu_section_info",
         "proof",
     ]
     .map(|name| format!("sizeof(hostbuf_{name})"));
@@ -261,6 +270,7 @@ fn the_module_for_fortran_agrees_with_the_header() {
         "hostbuf_section_options",
         "hostbuf_info",
         "hostbuf_section_info",
+        "hostbuf_gpu_section_info",
         "hostbuf_key",
         "hostbuf_lease",
         "hostbuf_cache_stats",

@@ -8,6 +8,7 @@ mod ends_in_flight;
 mod examples;
 mod gguf_model;
 mod gpu_blocks;
+mod gpu_sections;
 mod guides;
 mod installed;
 mod interface;

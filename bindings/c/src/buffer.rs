@@ -10,6 +10,7 @@ use library::sized_struct::SizedInput;
 use library::{BufferOptions, FillState, HostBuffer, Pages, Proof};
 
 use crate::arena::hostbuf_arena;
+use crate::gpu_section_info::OwnedGpuSection;
 use crate::group::{group, hostbuf_collective};
 use crate::pointers::{input, output, read, struct_output, text};
 use crate::section_info::OwnedSection;
@@ -22,6 +23,7 @@ pub struct hostbuf_buffer {
     /// The arena that the fill function gets a pointer to.
     pub(crate) arena: Box<hostbuf_arena>,
     pub(crate) sections: Vec<OwnedSection>,
+    pub(crate) gpu_sections: Vec<OwnedGpuSection>,
     name: CString,
 }
 
@@ -151,8 +153,8 @@ sized_struct!(hostbuf_info, "HOSTBUF_INFO_INIT", last: read_is_local: i32);
 pub(crate) fn give(buffer: HostBuffer, to: &mut *mut hostbuf_buffer) {
     let name = CString::new(buffer.name()).unwrap_or_default();
     let arena = Box::new(hostbuf_arena::of(&buffer));
-    let sections = OwnedSection::all(&buffer);
-    *to = Box::into_raw(Box::new(hostbuf_buffer { buffer, arena, sections, name }));
+    let (sections, gpu_sections) = (OwnedSection::all(&buffer), OwnedGpuSection::all(&buffer));
+    *to = Box::into_raw(Box::new(hostbuf_buffer { buffer, arena, sections, gpu_sections, name }));
 }
 
 impl hostbuf_buffer {
@@ -350,20 +352,25 @@ pub unsafe extern "C" fn hostbuf_freeze(
         // SAFETY: by the contract of this function.
         let group = unsafe { self::group(group) }?;
         let frozen = agree(&*group, input(buffer, "buffer"))?.buffer.freeze(&*group)?;
-        let found = match frozen.proof() {
-            Proof::Sealed => hostbuf_proof::HOSTBUF_SEALED,
-            Proof::Weaker { why } => {
-                set_message(why.clone());
-                hostbuf_proof::HOSTBUF_WEAKER
-            }
-            other => {
-                set_message(format!("{other:?}"));
-                hostbuf_proof::HOSTBUF_WEAKER
-            }
-        };
-        if let Some(proof) = proof {
-            proof.write(found);
-        }
+        write_proof(frozen.proof(), proof);
         Ok(())
     })
+}
+
+/// Writes a proof to `to`, unless that is null, and stores the reason of a weaker one.
+pub(crate) fn write_proof(proof: &Proof, to: Option<&mut MaybeUninit<hostbuf_proof>>) {
+    let found = match proof {
+        Proof::Sealed => hostbuf_proof::HOSTBUF_SEALED,
+        Proof::Weaker { why } => {
+            set_message(why.clone());
+            hostbuf_proof::HOSTBUF_WEAKER
+        }
+        other => {
+            set_message(format!("{other:?}"));
+            hostbuf_proof::HOSTBUF_WEAKER
+        }
+    };
+    if let Some(to) = to {
+        to.write(found);
+    }
 }

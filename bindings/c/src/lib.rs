@@ -15,6 +15,9 @@ mod group;
 
 mod arena;
 mod buffer;
+mod gpu_section;
+mod gpu_section_calls;
+mod gpu_section_info;
 mod section;
 mod section_info;
 mod section_options;

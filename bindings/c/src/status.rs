@@ -183,9 +183,9 @@ pub fn status_of(error: &Error) -> hostbuf_status {
 }
 
 /// Returns the message of the calling thread's last call that did not return `HOSTBUF_OK`: one line
-/// with the request, the available resources and the remedy. `hostbuf_device_probe` and
-/// `hostbuf_freeze` also set it when they return `HOSTBUF_OK`. It is empty before the first such
-/// call, valid until the thread's next one, and never null.
+/// with the request, the available resources and the remedy. `hostbuf_device_probe`,
+/// `hostbuf_freeze` and `hostbuf_gpu_section_freeze` also set it when they return `HOSTBUF_OK`. It
+/// is empty before the first such call, valid until the thread's next one, and never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_message() -> *const c_char {
     const NONE: &CStr = c"";

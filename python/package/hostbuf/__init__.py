@@ -24,7 +24,6 @@ from ._buffer import (
     Buffer,
     Info,
     NodeBytes,
-    Proof,
     Section,
     SectionInfo,
     allocate,
@@ -68,10 +67,12 @@ from ._error import (
 )
 from ._file import CachedPages, File, FileBackend, Transfer, drop_page_cache, page_cache
 from ._gpu import GpuBlock, GpuBlockRef
+from ._gpu_section import GpuSection
 from ._hostbuf import __version__
 from ._ipc import CudaIpcMemory, open_cuda_ipc
 from ._load import HostTensors, load, loaded
 from ._pool import GpuProducer, Pool, Producer
+from ._proof import Proof
 from ._register import Cache, Device, Key, Lease, Registration, register
 from ._safe_open import SafeSlice, safe_open
 
@@ -102,6 +103,7 @@ __all__ = [
     "GpuBlockRef",
     "GpuError",
     "GpuProducer",
+    "GpuSection",
     "GpuTransferError",
     "HostTensors",
     "Info",

@@ -11,6 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _hostbuf, _object
+from ._gpu import check_support
+from ._gpu_section import GpuSection
+from ._proof import Proof
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,16 +83,6 @@ class SectionInfo(NamedTuple):
     """The requested placement."""
     nodes: tuple[NodeBytes, ...]
     """The nodes of its pages, none without a placement."""
-
-
-class Proof(NamedTuple):
-    """The proof that no process of this host can write to a frozen buffer."""
-
-    sealed: bool
-    """True if the kernel has sealed the memory, which it does only while no writable mapping of it
-    exists anywhere."""
-    why: str | None
-    """The reason why the memory is not sealed: the process that may have a writable mapping."""
 
 
 class Arena:
@@ -243,6 +236,17 @@ class Buffer(_hostbuf.Memory):
         """
         offset, size = self._handle.section(name)
         return memoryview(self)[offset : offset + size]
+
+    def gpu_section(self, name: str) -> GpuSection:
+        """Returns a section on GPUs, which ``hostbuf run --section name=table,size=4G,gpu=0`` has
+        mapped in this process.
+
+        Raises:
+            InvalidError: the buffer has no section of this name on GPUs.
+            UnsupportedError: this process has not mapped it before Python started.
+        """
+        check_support()
+        return GpuSection(_hostbuf.gpu_section(self._handle, name))
 
     def array(
         self,
