@@ -210,7 +210,7 @@ fn nothing_is_left_on_the_gpu_whatever_is_killed() {
     let before = free(&context);
     println!("\n| killed by SIGKILL | memory of the GPU free after |");
     println!("| --- | --- |");
-    for victim in ["the launcher", "the agent, then the launcher", "a rank"] {
+    for victim in ["the launcher", "a rank", "the agent, then both ranks"] {
         let Some(mut command) =
             job("nothing_is_left_on_the_gpu_whatever_is_killed", &format!("name=table,size={SIZE},gpu=0"))
         else {
@@ -226,7 +226,7 @@ fn nothing_is_left_on_the_gpu_whatever_is_killed() {
             "the launcher" => end(pid),
             _ => {
                 end(agent_of(launcher.id() as i32));
-                end(pid);
+                ranks.iter().for_each(|&rank| end(Pid::from_raw(rank)));
             }
         }
         let begun = Instant::now();
