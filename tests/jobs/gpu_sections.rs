@@ -299,6 +299,23 @@ fn a_section_that_cannot_be_had_is_one_error_before_any_rank_runs() {
 }
 
 #[test]
+fn the_doctor_checks_a_requested_section() {
+    let Some(gpus) = FakeGpus::new("gpu-requested") else { return };
+    for (section, status, says) in [
+        (SECTION, 0, "5 MiB on GPU 0: visible here, and able to share memory"),
+        ("name=table,size=5M,gpu=0,2", 1, "does not see GPU 2 of the host, only 0"),
+    ] {
+        let mut command = Command::new(hostbuf());
+        let outcome =
+            CommandOutput::of(command.args(["doctor", "--section", section]).envs(gpus.variables(&[])));
+        assert_eq!(outcome.status, status, "{outcome:?}");
+        let line =
+            outcome.stdout.lines().find(|line| line.contains("  --section gpu=  ")).expect("a finding");
+        assert!(line.contains(says), "{line}");
+    }
+}
+
+#[test]
 fn a_section_that_one_gpu_cannot_freeze_stays_writable() {
     let Some(gpus) = FakeGpus::new("gpu-thaw") else { return };
     let variables = [("FAKE_CUDA_GPUS", "2"), ("FAKE_CUDA_WRITABLE", "1")];

@@ -9,6 +9,7 @@ mod child;
 mod command_output;
 mod devices;
 mod files;
+mod gpu_request;
 mod kernel;
 mod kernel_text;
 mod launch_commands;
@@ -87,7 +88,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
         ("limits", limits::lines(size)),
         ("files", files::lines()),
         ("MPI", launch_commands::lines()),
-        ("devices", devices::lines()),
+        ("devices", devices::lines().into_iter().chain(gpu_request::line(buffer.as_ref())).collect()),
         ("registration", registration::lines()),
         ("topology", topology::lines()),
         ("pool", pool::lines()),
