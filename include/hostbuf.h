@@ -441,7 +441,8 @@ typedef struct hostbuf_gpu_section_info {
     // The address of the first byte on the GPUs, a device pointer: the same in every rank of every
     // host that uses GPUs.
     uint64_t address;
-    // The number of bytes: the requested size, rounded up to 2 MiB on each GPU.
+    // The number of bytes: the requested size, rounded up to a multiple of 2 MiB, and at least 2
+    // MiB for each entry of `gpu=`.
     size_t bytes;
     // The number of the GPU of each piece on its host, in the order of the PCI addresses.
     const uint32_t *piece_gpus;
@@ -849,7 +850,7 @@ enum hostbuf_status hostbuf_freeze(const struct hostbuf_buffer *buffer,
                                    const struct hostbuf_collective *group,
                                    enum hostbuf_proof *proof);
 
-// Writes the section `name` of a buffer on GPUs to `to`. All GPUs that the process sees have
+// Writes the GPU section `name` of a buffer to `to`. All GPUs that the process sees have
 // access to it; the CPU has none. Its contents are undefined at first.
 //
 // `HOSTBUF_INVALID`: the buffer has no such section. `HOSTBUF_UNSUPPORTED`: this process has not
@@ -858,14 +859,14 @@ enum hostbuf_status hostbuf_gpu_section(const struct hostbuf_buffer *buffer,
                                         const char *name,
                                         struct hostbuf_gpu_section_info *to);
 
-// Makes the section `name` of a buffer on GPUs permanently read-only, for all GPUs of all ranks of
+// Makes the GPU section `name` of a buffer permanently read-only, for all GPUs of all ranks of
 // `group`. A kernel that writes to it afterwards ends with `cudaErrorIllegalAddress`, which breaks
 // the context of its process. Finish all work that writes to it first. Collective over all ranks
-// that use GPUs. `proof` may be null. It is always `HOSTBUF_WEAKER`, since memory of GPUs has no
-// seal; `hostbuf_message` returns the reason.
+// that use GPUs. `proof` may be null. It is always `HOSTBUF_WEAKER`, since GPU memory
+// cannot be sealed; `hostbuf_message` returns the reason.
 //
-// `HOSTBUF_UNSUPPORTED`: a driver has refused it, or a rank has not mapped the section. It stays
-// writable then.
+// `HOSTBUF_UNSUPPORTED`: a driver has refused it, or a rank has not mapped the section. A
+// section that was writable stays writable.
 enum hostbuf_status hostbuf_gpu_section_freeze(const struct hostbuf_buffer *buffer,
                                                const char *name,
                                                const struct hostbuf_collective *group,

@@ -308,7 +308,7 @@ public:
         return all;
     }
 
-    /// Returns a section on GPUs.
+    /// Returns a GPU section.
     hostbuf::gpu_section gpu_section(const char *name) const { return {own_, name}; }
 
     hostbuf_info stat() const

@@ -1,4 +1,4 @@
-/* hostbuf's sections on GPUs for C++17. hostbuf.hpp includes it.
+/* hostbuf's GPU sections for C++17. hostbuf.hpp includes it.
  *
  *     hostbuf::gpu_section table = buffer.gpu_section("table");
  *     auto values = reinterpret_cast<double *>(table.address());    // in kernels and copies only
@@ -34,10 +34,11 @@ public:
     /// of every host that uses GPUs.
     std::uint64_t address() const noexcept { return info_.address; }
 
-    /// Returns the number of bytes: the requested size, rounded up to 2 MiB on each GPU.
+    /// Returns the number of bytes: the requested size, rounded up to a multiple of 2 MiB, and at
+    /// least 2 MiB for each entry of gpu=.
     std::size_t bytes() const noexcept { return info_.bytes; }
 
-    /// Returns the parts on each GPU, in the order of their addresses.
+    /// Returns the pieces, in the order of their addresses.
     std::vector<gpu_piece> pieces() const
     {
         std::vector<gpu_piece> all;

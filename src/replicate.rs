@@ -82,7 +82,7 @@ impl HostBuffer {
     }
 
     /// Checks that all ranks of a host have the same memory, and that its address and size, and the
-    /// address of the sections on GPUs, are the same on all hosts. Collective.
+    /// address of the GPU sections, are the same on all hosts. Collective.
     ///
     /// # Errors
     /// [`Error::Disagreed`] on all ranks, with the rank that differs; [`Error::Collective`].
@@ -105,7 +105,7 @@ impl HostBuffer {
         let differs = mine != [!words[3], !words[4], !words[5]];
         let why = match is_one {
             true if words[..2] == [!words[3], !words[4]] => format!(
-                "its sections on GPUs are at {range:#x}, and those of another host are not. Start the job with `hostbuf run`, \
+                "its GPU sections are at {range:#x}, and those of another host are at a different address. Start the job with `hostbuf run`, \
                  which agrees on one address for all hosts"
             ),
             true => format!(

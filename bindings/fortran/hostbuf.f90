@@ -480,7 +480,7 @@ contains
         status = hostbuf_section_c(buffer, hostbuf_text(name), to)
     end function
 
-    ! Returns the section of a buffer on GPUs with this name in `to`.
+    ! Returns the GPU section of a buffer with this name in `to`.
     integer(c_int) function hostbuf_gpu_section(buffer, name, to) result(status)
         type(c_ptr), intent(in)                       :: buffer
         character(*), intent(in)                      :: name
@@ -488,7 +488,7 @@ contains
         status = hostbuf_gpu_section_c(buffer, hostbuf_text(name), to)
     end function
 
-    ! Makes a section on GPUs read-only in all ranks of a group: c_loc of a hostbuf_collective, or
+    ! Makes a GPU section read-only in all ranks of a group: c_loc of a hostbuf_collective, or
     ! c_null_ptr for this process alone.
     integer(c_int) function hostbuf_gpu_section_freeze(buffer, name, group, proof) result(status)
         type(c_ptr), intent(in)     :: buffer, group

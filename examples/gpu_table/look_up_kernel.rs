@@ -52,7 +52,7 @@ impl LookUpKernel {
     /// Writes words to memory of the GPU.
     ///
     /// # Errors
-    /// The driver's, for example if there is not so much memory.
+    /// The driver's, for example if the memory is too small.
     pub fn write(&self, at: u64, words: &[u64]) -> Result<(), DriverError> {
         // SAFETY: the words live until the copy has ended.
         unsafe {

@@ -29,7 +29,7 @@ const USAGE: &str = "\
 usage: hostbuf run -n 2 --launcher local --section name=host,size=64M --section name=table,size=64M,gpu=0 -- gpu_table
 
 Builds a hash table linked by pointers in memory of a GPU, and walks it by kernels
-of all ranks of this host; then the same in memory of the host.
+of all ranks of this host; then repeats this in host memory.
 ";
 
 /// The largest number of keys that each rank looks up.
@@ -73,7 +73,7 @@ fn run() -> Result<()> {
     if group.rank() == 0 {
         let (keys, size, address) = (shape.keys, Bytes(bytes as u64), table.address());
         println!("table       {keys} keys, {size} at {address:#x} on GPU {}", numbers(&table));
-        println!("            and the same at {:#x} in memory of the host", host.start());
+        println!("            a copy of the table at {:#x} in host memory", host.start());
     }
     group.barrier()?;
     let places = [("GPU", table.address()), ("host", host.start() as u64)];
@@ -110,7 +110,10 @@ fn check(kernel: &LookUpKernel, place: TablePlace, keys: usize, rank: usize) -> 
     let wrong = wanted.iter().zip(&values).find(|(wanted, found)| value(**wanted) != **found);
     match wrong {
         None => Ok(took),
-        Some((key, found)) => Err(Error::invalid(format!("key {key} has the value {found:#x} in the table"))),
+        Some((key, found)) => Err(Error::invalid(format!(
+            "key {key} has the value {found:#x} in the table instead of {:#x}",
+            value(*key)
+        ))),
     }
 }
 

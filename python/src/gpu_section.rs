@@ -1,4 +1,4 @@
-//! Sections of a buffer on GPUs.
+//! GPU sections of a buffer.
 
 use hostbuf::{GpuSection, Proof};
 use pyo3::prelude::*;
@@ -7,7 +7,7 @@ use crate::comm::RankGroup;
 use crate::error::{outside, raised};
 use crate::handle::BufferHandle;
 
-/// A section on GPUs, which keeps the buffer.
+/// A GPU section, which keeps the buffer.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
 pub struct GpuSectionHandle {
     section: GpuSection,

@@ -19,7 +19,7 @@ use crate::pool_gpu_ref::GpuBlockRefHandle;
 use crate::pool_gpu_stream::{GpuEvent, event_after};
 use crate::pool_wait::{BlockMaker, PendingBlock, ReadyQueue};
 
-/// Adds the classes and functions for memory of GPUs.
+/// Adds the classes and functions for GPU memory.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<GpuProducerHandle>()?;
     module.add_class::<GpuBlockHandle>()?;

@@ -1,4 +1,4 @@
-"""Sections on GPUs, in a job with the section "table" of 5 MiB on GPUs 0 and 1 and the fake driver
+"""GPU sections, in a job with the section "table" of 5 MiB on GPUs 0 and 1 and the fake driver
 of tests/fixtures, whose memory the CPU reaches."""
 
 import ctypes
@@ -47,7 +47,7 @@ class Frozen(Sections):
             self.table.freeze(7)
         proof = self.table.freeze(None)
         self.assertFalse(proof.sealed)
-        self.assertIn("memory of GPUs has no seal", proof.why or "")
+        self.assertIn("GPU memory cannot be sealed", proof.why or "")
         self.assertTrue(self.table.frozen and self.buffer.gpu_section("table").frozen)
         self.assertEqual(self.table.__cuda_array_interface__["data"], (self.table.address, True))
         self.assertEqual(word.value, 4711)

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::gpu::{SECTION, driver_error};
 use hostbuf_cuda::{CudaError, CudaGpu, VirtualRange};
+use hostbuf_os::process;
 use hostbuf_protocol::ballot::{Holds, Refusal};
 use hostbuf_protocol::candidates::Ballot;
 use hostbuf_protocol::message::{AddressWindow, Message, RefusedCandidate};
@@ -15,8 +16,8 @@ const MAX_REFUSALS: usize = 64;
 ///
 /// The driver never grants a range that this process had mapped when it initialised the driver, nor
 /// one for which it was asked while something was mapped there, even if it is free now (seen with
-/// driver 580). So a rank votes after it has initialised the driver, looks whether a candidate is
-/// free before it asks, and holds candidates by asking the driver alone.
+/// driver 580). So a rank votes after it has initialised the driver, checks whether a candidate is
+/// free before it asks, and holds candidates only through the driver.
 pub struct GpuHolds {
     gpu: CudaGpu,
     /// The holds by which it finds out whether a range is free. There are none between two calls.
@@ -96,10 +97,18 @@ impl GpuHolds {
         match VirtualRange::reserve(&self.gpu, length, Some(address as u64)) {
             Ok(range) => Ok(Some(range)),
             Err(error @ CudaError::Invalid { .. }) if self.refusals < MAX_REFUSALS => {
-                tracing::info!(%error, "the driver refuses a candidate for the sections on GPUs");
+                tracing::info!(%error, "the driver refuses a candidate for the GPU sections");
                 self.refusals += 1;
                 Ok(None)
             }
+            Err(CudaError::Invalid { .. }) => Err(Error::Unsupported {
+                what: SECTION.into(),
+                why: format!(
+                    "the driver on {} has refused more than {MAX_REFUSALS} free addresses, most recently {address:#x}: use another \
+                     driver, or leave out gpu=",
+                    process::host_name()
+                ),
+            }),
             Err(error) => Err(driver_error(&error)),
         }
     }
@@ -112,7 +121,7 @@ impl GpuHolds {
         let kept = self.ranges.iter().position(|range| range.address() == address);
         kept.map(|index| self.ranges.swap_remove(index)).ok_or_else(|| {
             Error::invalid(format!(
-                "the address {address:#x} of the GPU sections, which this rank does not hold"
+                "the agent chose {address:#x} for the GPU sections, and this rank does not hold that address (a defect in hostbuf)"
             ))
         })
     }
@@ -137,7 +146,7 @@ impl GpuHolds {
         Err(Error::Unsupported {
             what: SECTION.into(),
             why: format!(
-                "{why}. The ranks agreed on the address before this program: run it directly under `hostbuf exec`"
+                "{why}. The ranks agreed on this address before the program started: run the program as a job of its own"
             ),
         })
     }

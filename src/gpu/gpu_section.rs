@@ -1,8 +1,9 @@
 //! The user's handle of a GPU section.
 
+use crate::agree::election;
 use crate::error::{Error, Result};
 use crate::gpu::host_gpus::HostGpus;
-use crate::job::{Collective, Hosts, all_or_none};
+use crate::job::{Collective, Hosts, Reduce, all_or_none};
 use crate::preregistered;
 use crate::proof::Proof;
 use crate::segment::GpuPiece;
@@ -64,9 +65,9 @@ impl HostBuffer {
             return Err(Error::Unsupported {
                 what: format!("GPU section \"{name}\""),
                 why: format!(
-                    "process {} on {} has not mapped it before main, and the CUDA driver never grants addresses that were \
-                     reserved when it was initialised. Let this rank use GPUs (--gpu-ranks all), and call this in the rank \
-                     itself, not in a child process",
+                    "process {} on {} did not map it before main, and the CUDA driver never grants addresses that were mapped \
+                     when it was initialised. If this is a rank, start the job with --gpu-ranks all. If it is a child process, \
+                     use the section in the rank instead, or start the program by exec",
                     std::process::id(),
                     process::host_name()
                 ),
@@ -90,7 +91,8 @@ impl GpuSection {
         self.range + self.pieces[0].offset
     }
 
-    /// Returns the number of bytes: the requested size, rounded up to 2 MiB on each GPU.
+    /// Returns the number of bytes: the requested size, rounded up to a multiple of 2 MiB, and at
+    /// least 2 MiB for each entry of `gpu=`.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a section has at least one byte")]
     pub fn len(&self) -> usize {
@@ -124,6 +126,19 @@ impl GpuSection {
         }
     }
 
+    /// Checks that all ranks of the group have the same section.
+    fn is_same(&self, group: &dyn Collective) -> Result<()> {
+        let mine = self.index as u64;
+        let mut words = [mine, !mine];
+        group.all_reduce(&mut words, Reduce::Min)?;
+        if words[0] == !words[1] {
+            return Ok(());
+        }
+        let why =
+            format!("it freezes the GPU section \"{}\", and another rank freezes another one", self.name());
+        Err(election::disagreement(group, (mine != words[0]).then(|| (group.rank(), why))))
+    }
+
     /// Records on each host whether the section is frozen.
     fn record(&self, hosts: &Hosts, frozen: bool) -> Result<()> {
         if !hosts.leads() {
@@ -142,14 +157,16 @@ impl GpuSection {
     /// job map it read-only.
     ///
     /// Finish all work that writes to the section first. The proof is always [`Proof::Weaker`],
-    /// since memory of GPUs has no seal.
+    /// since GPU memory cannot be sealed.
     ///
     /// # Errors
     /// On all ranks: [`Error::Disagreed`] if the ranks do not have one section;
-    /// [`Error::Unsupported`] with the driver's reason, and the section stays writable then.
+    /// [`Error::Unsupported`] with the driver's reason, and a section that was writable stays
+    /// writable.
     pub fn freeze(&self, group: &dyn Collective) -> Result<Proof> {
         let hosts = Hosts::new(group)?;
         self.buffer.compare(group, &hosts)?;
+        self.is_same(group)?;
         let gpus = all_or_none(group, HostGpus::find())?;
         let was_frozen = all_or_none(group, self.is_frozen())?;
         // A program that maps the section from here on has no right to write.
@@ -159,14 +176,14 @@ impl GpuSection {
             // Some GPUs of this process may have lost the right already.
             let restored = self.record(&hosts, false).and_then(|()| gpus.set_access(self.span(), true));
             if let Err(error) = restored {
-                tracing::error!(section = self.name(), %error, "the section is not writable again in this process");
+                tracing::error!(section = self.name(), %error, "cannot restore the access to the section after a failed freeze; some GPUs of this process can only read it");
             }
             group.barrier()?;
         }
         changed?;
         Ok(Proof::Weaker {
             why: format!(
-                "memory of GPUs has no seal: a process of this user that has a descriptor of section \"{}\" on {} can map it \
+                "GPU memory cannot be sealed: a process of this user that has a descriptor of section \"{}\" on {} can map it \
                  for writing",
                 self.name(),
                 process::host_name()

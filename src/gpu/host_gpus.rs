@@ -6,7 +6,7 @@ use std::fs;
 use crate::error::{Error, Result};
 use crate::gpu::{SECTION, driver_error};
 use crate::segment::GPU_UNIT;
-use hostbuf_cuda::{CudaError, CudaGpu, DeviceSpan, Driver, GpuAccess, GpuFeature, PhysicalMemory};
+use hostbuf_cuda::{CudaCode, CudaError, CudaGpu, DeviceSpan, Driver, GpuAccess, GpuFeature, PhysicalMemory};
 use hostbuf_os::{Bytes, process};
 
 /// The GPUs that this process sees, with their numbers on the host.
@@ -57,8 +57,8 @@ impl HostGpus {
             Error::Unsupported {
                 what: format!("gpu={number}"),
                 why: format!(
-                    "process {} on {} does not see GPU {number} of the host, only {}, in the order of nvidia-smi: request \
-                     one of these, or add it to CUDA_VISIBLE_DEVICES",
+                    "process {} on {} sees only GPU {} of the host, as nvidia-smi numbers them: request a GPU that it sees, or \
+                     add GPU {number} to CUDA_VISIBLE_DEVICES",
                     std::process::id(),
                     process::host_name(),
                     visible.join(", ")
@@ -83,16 +83,24 @@ impl HostGpus {
     pub(super) fn set_access(&self, span: DeviceSpan, writes: bool) -> Result<()> {
         self.visible.iter().try_for_each(|(number, gpu)| {
             let access = if writes { GpuAccess::read_write(gpu) } else { GpuAccess::read_only(gpu) };
-            span.set_access(&[access]).map_err(|error| Error::Unsupported {
-                what: format!("the access of GPU {number} of {} to the sections on GPUs", process::host_name()),
-                why: format!(
-                    "{}. GPUs reach the memory of others only by peer access (nvidia-smi topo -p2p r): let each rank see \
-                     GPUs that have it (CUDA_VISIBLE_DEVICES)",
-                    error.without_host()
-                ),
-            })
+            span.set_access(&[access]).map_err(|error| no_access(*number, writes, &error))
         })
     }
+}
+
+/// Returns the error of a GPU that cannot have an access, or lose the right to write.
+fn no_access(number: u32, writes: bool, error: &CudaError) -> Error {
+    let host = process::host_name();
+    let why = match error.code() {
+        Some(CudaCode::INVALID_DEVICE) if writes => {
+            "it has no peer access to the GPU that holds the memory (nvidia-smi topo -p2p r): give each rank only GPUs \
+             with peer access (CUDA_VISIBLE_DEVICES)"
+                .to_owned()
+        }
+        _ => error.without_host(),
+    };
+    let access = if writes { "access" } else { "read-only access" };
+    Error::Unsupported { what: format!("{access} of GPU {number} of {host} to the GPU sections"), why }
 }
 
 /// Checks that a GPU can have sections.

@@ -68,9 +68,9 @@ impl MappedSections {
     pub fn export(&self) -> Result<Vec<OwnedFd>> {
         let descriptors = self.mapped.memories().iter().map(PhysicalMemory::export);
         descriptors.collect::<std::result::Result<_, _>>().map_err(|error| Error::Unsupported {
-            what: format!("a section on GPUs with {} parts", self.mapped.memories().len()),
+            what: format!("exporting {} pieces of GPU sections", self.mapped.memories().len()),
             why: format!(
-                "{error}. Each part needs up to two descriptors: raise ulimit -n if they are too many"
+                "{error}. Each piece needs up to two descriptors: raise ulimit -n if there are too few"
             ),
         })
     }

@@ -1,4 +1,4 @@
-//! Sections of buffers on GPUs (`gpu=`): memory of one or several GPUs at one address in all ranks.
+//! GPU sections (`gpu=`): memory on one or several GPUs, at one address in all ranks.
 //!
 //! Before `main`, the ranks that use GPUs ask the driver for the candidates of a vote
 //! (`GpuHolds`). One rank of each host creates the memory (`MappedSections`), and the agent keeps
@@ -20,8 +20,8 @@ pub use mapped_sections::MappedSections;
 use crate::error::Error;
 use hostbuf_cuda::CudaError;
 
-/// The request in errors that concern all sections.
-const SECTION: &str = "a section on GPUs";
+/// The name of the request in errors about GPU sections in general.
+const SECTION: &str = "a GPU section";
 
 /// Returns the error of the driver in a request for GPU sections.
 fn driver_error(error: &CudaError) -> Error {

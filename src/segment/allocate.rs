@@ -49,7 +49,7 @@ impl HostBuffer {
         same_request(group, &options)?;
         if let Some(section) = options.sections.iter().find(|section| section.is_on_gpus()) {
             return Err(Error::Unsupported {
-                what: format!("section \"{}\" on GPUs in HostBuffer::allocate", section.name),
+                what: format!("the GPU section \"{}\" in HostBuffer::allocate", section.name),
                 why: "GPU sections are mapped before main: request them from hostbuf run or hostbuf exec \
                       (--section name=..,size=..,gpu=0)"
                     .into(),

@@ -53,17 +53,17 @@ pub(super) fn check(buffers: &[BufferOptions]) -> Result<()> {
     let sections = || buffers.iter().flat_map(|buffer| &buffer.sections).filter(|s| s.is_on_gpus());
     let (count, pieces) = (sections().count(), sections().map(|section| section.gpus.len()).sum::<usize>());
     if count > MAX_GPU_SECTIONS {
-        return Err(Error::invalid(format!("{count} sections on GPUs: expected at most {MAX_GPU_SECTIONS}")));
+        return Err(Error::invalid(format!("{count} GPU sections: expected at most {MAX_GPU_SECTIONS}")));
     }
     if pieces > MAX_GPU_PIECES {
         return Err(Error::invalid(format!(
-            "the sections on GPUs list {pieces} GPUs: expected at most {MAX_GPU_PIECES} in all sections"
+            "the GPU sections list {pieces} GPUs: expected at most {MAX_GPU_PIECES} in all sections"
         )));
     }
     let sum = sections().fold(0u64, |sum, section| sum.saturating_add(section.size));
     if sum > MAX_SIZE / 2 {
         return Err(Error::invalid(format!(
-            "the sections on GPUs need {}: the address space has room for at most {}",
+            "the GPU sections need {}: the address space has room for at most {}",
             section::bytes(sum),
             Bytes(MAX_SIZE / 2)
         )));
@@ -115,7 +115,7 @@ mod tests {
         };
         assert!(check(&[buffer(32, 1, 4)]).is_ok());
         for (sections, size, gpus, words) in [
-            (33, 1, 1, "33 sections on GPUs: expected at most 32"),
+            (33, 1, 1, "33 GPU sections: expected at most 32"),
             (2, 1, 65, "list 130 GPUs: expected at most 128"),
             (2, MAX_SIZE, 1, "the address space has room for at most 50 TiB"),
         ] {

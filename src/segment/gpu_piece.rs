@@ -32,7 +32,7 @@ impl GpuPiece {
 
     /// Returns whether the piece belongs to the same section as `other`.
     #[must_use]
-    pub fn is_beside(&self, other: &GpuPiece) -> bool {
+    pub fn shares_section_with(&self, other: &GpuPiece) -> bool {
         self.buffer == other.buffer && self.section == other.section
     }
 

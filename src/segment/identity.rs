@@ -132,10 +132,10 @@ impl Identity {
         ((contents::length(TABLES) + rows) as u64).next_multiple_of(UNIT)
     }
 
-    /// Returns the sections on GPUs of the buffer with this index, each with its pieces, in the
+    /// Returns the GPU sections of the buffer with this index, each with its pieces, in the
     /// order of their addresses.
     pub fn gpu_sections(&self, buffer: usize) -> impl Iterator<Item = &[GpuPiece]> {
-        let sections = self.gpu_pieces.chunk_by(GpuPiece::is_beside);
+        let sections = self.gpu_pieces.chunk_by(GpuPiece::shares_section_with);
         sections.filter(move |pieces| pieces[0].buffer == buffer)
     }
 

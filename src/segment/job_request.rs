@@ -78,6 +78,6 @@ mod tests {
         assert_eq!((mixed.requested(), mixed.listed_ranges()), (8192, 1));
         let many =
             (0..33).fold(mixed, |options, i| options.section(Section::new(format!("s{i}"), 1).gpus([0])));
-        assert!(check_all(&[many]).unwrap_err().to_string().contains("34 sections on GPUs"));
+        assert!(check_all(&[many]).unwrap_err().to_string().contains("34 GPU sections"));
     }
 }

@@ -125,7 +125,7 @@ impl BufferOptions {
     }
 
     /// Returns the number of usable bytes before rounding them up to whole pages: the requested
-    /// size, or the sum of the sections of host memory. A buffer that only has sections on GPUs has
+    /// size, or the sum of the sections of host memory. A buffer that only has GPU sections has
     /// one small page.
     #[must_use]
     pub fn requested(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! The request for a section: a part of a buffer with a placement of its own, or memory of GPUs.
+//! The request for a section: a part of a buffer with a placement of its own, or GPU memory.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub const MAX_GPU_PIECES: usize = 128;
 /// a buffer are contiguous from its beginning, each on whole pages. A section begins at the same
 /// address on every host.
 ///
-/// A section with [`gpus`](Section::gpus) is memory of GPUs instead. It is not part of the buffer's
+/// A section with [`gpus`](Section::gpus) is GPU memory instead. It is not part of the buffer's
 /// bytes, and has an address of its own, which is also the same in all ranks:
 /// [`HostBuffer::gpu_section`](crate::HostBuffer::gpu_section).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub struct Section {
     /// The placement of the pages, `None` for that of the buffer.
     pub numa: Option<Placement>,
     /// The GPUs of the host, by their numbers in the order of their PCI addresses (as `nvidia-smi`
-    /// numbers them). Each entry holds an equal part of the section, in this order; a GPU may be
-    /// named several times. Empty for host memory.
+    /// numbers them). The section is divided into one piece for each entry, in this order; a GPU
+    /// may be named several times. Empty for host memory.
     pub gpus: Vec<u32>,
 }
 
@@ -53,7 +53,7 @@ impl Section {
         self
     }
 
-    /// Returns whether the section is memory of GPUs.
+    /// Returns whether the section is GPU memory.
     #[must_use]
     pub fn is_on_gpus(&self) -> bool {
         !self.gpus.is_empty()
@@ -79,7 +79,7 @@ impl Section {
         }
         match &self.numa {
             Some(placement) if self.is_on_gpus() => Err(Error::invalid(format!(
-                "section \"{}\" has gpu={} and numa={placement}: memory of GPUs has no NUMA nodes; leave out one of the two",
+                "section \"{}\" has gpu={} and numa={placement}: a section lies in GPU memory or on NUMA nodes; leave out one of the two",
                 self.name,
                 gpu_list(&self.gpus)
             ))),

@@ -1,4 +1,4 @@
-//! Sections on GPUs, with a fake driver whose memory consists of memory files. It keeps the rules
+//! GPU sections, with a fake driver whose memory consists of memory files. It keeps the rules
 //! of a real driver about addresses (tests/fixtures/fake_cuda_ranges.h).
 
 use std::fs;
@@ -143,7 +143,7 @@ fn a_frozen_section_is_read_only_in_place_and_for_later_programs() {
         gpus.job(&[], &options, &[&checks, "shared", "frozen", "is-frozen", "then", "is-frozen"]).ok();
     // The right to write is gone in both images of the ranks.
     assert_eq!(outcome.lines("ok is-frozen "), ["r--s", "r--s"], "{outcome:?}");
-    assert!(outcome.lines("ok frozen ")[0].contains("memory of GPUs has no seal"), "{outcome:?}");
+    assert!(outcome.lines("ok frozen ")[0].contains("GPU memory cannot be sealed"), "{outcome:?}");
     let outcome = gpus.job(&[], &options, &[&checks, "shared", "then", "shared", "is-frozen"]);
     assert!(outcome.stdout.contains("FAILED is-frozen it is not frozen"), "{outcome:?}");
 }
@@ -161,8 +161,8 @@ fn later_programs_of_a_rank_map_the_section_and_children_do_not() {
     let outcome = gpus.job(&[], &options, &["sh", "-c", "\"$0\" absent; true", &checks]).ok();
     for rank in ["rank 0: ", "rank 1: "] {
         let said = outcome.lines(rank);
-        assert!(said[0].contains("has not mapped it before main"), "{outcome:?}");
-        assert!(said[0].contains("not in a child process"), "{outcome:?}");
+        assert!(said[0].contains("did not map it before main"), "{outcome:?}");
+        assert!(said[0].contains("If it is a child process"), "{outcome:?}");
     }
 }
 
@@ -197,7 +197,7 @@ fn the_report_has_the_sections_and_their_state() {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let rows: Vec<String> = outcome.stdout.lines().map(words).collect();
     for row in [
-        "ON GPUS OF ADDRESS SIZE GPU STATE",
+        "GPU SECTION OF ADDRESS SIZE GPU STATE",
         "a default 0x300000000000 2 MiB 1 writable",
         "table default 0x300000200000 6 MiB 0,1 writable",
         "table default 0x300000200000 6 MiB 0,1 frozen",
@@ -213,10 +213,7 @@ fn ranks_that_do_not_use_gpus_hold_the_range_and_get_an_error() {
     let outcome = gpus.job(&[], &options, &[&checks(), "absent"]).ok();
     assert_eq!(outcome.lines("rank 0: "), [AT], "{outcome:?}");
     let other = &outcome.lines("rank 1: ")[0];
-    assert!(
-        other.contains("has not mapped it before main") && other.contains("--gpu-ranks all"),
-        "{outcome:?}"
-    );
+    assert!(other.contains("did not map it before main") && other.contains("--gpu-ranks all"), "{outcome:?}");
     // A rank that registers with another device does not use GPUs either.
     let options = [&options[..], &["--register", "mlock", "--register-ranks", "all"]].concat();
     let outcome = gpus.job(&[], &options, &[&checks(), "absent"]).ok();
@@ -263,7 +260,7 @@ fn a_section_that_cannot_be_had_is_one_error_before_any_rank_runs() {
     }
     let two = ("FAKE_CUDA_GPUS", "2");
     for (variables, section, words) in [
-        (&[][..], "name=table,size=5M,gpu=3", &["gpu=3", "does not see GPU 3 of the host, only 0"][..]),
+        (&[][..], "name=table,size=5M,gpu=3", &["gpu=3", "sees only GPU 0 of the host", "add GPU 3"][..]),
         (
             &[("FAKE_CUDA_ROOM", "4194304")],
             SECTION,
@@ -272,7 +269,7 @@ fn a_section_that_cannot_be_had_is_one_error_before_any_rank_runs() {
         (
             &[two, ("FAKE_CUDA_NO_PEERS", "1")],
             SECTION,
-            &["access of GPU 1", "CUDA_ERROR_INVALID_DEVICE", "peer access"],
+            &["access of GPU 1", "no peer access", "CUDA_VISIBLE_DEVICES"],
         ),
         (
             &[("LD_LIBRARY_PATH", &old_folder)],
@@ -288,7 +285,7 @@ fn a_section_that_cannot_be_had_is_one_error_before_any_rank_runs() {
         }
     }
     for (options, words) in [
-        (&["--size", "4M", "--gpu-ranks", "all"][..], "--gpu-ranks without a section on GPUs"),
+        (&["--size", "4M", "--gpu-ranks", "all"][..], "--gpu-ranks without a GPU section"),
         (&["--section", "name=a,size=1M,gpu=0,numa=0"], "has gpu=0 and numa=0"),
         (&["--section", "name=a,size=1M,gpu=x"], "invalid gpu=\"x\""),
     ] {
@@ -303,7 +300,7 @@ fn the_doctor_checks_a_requested_section() {
     let Some(gpus) = FakeGpus::new("gpu-requested") else { return };
     for (section, status, says) in [
         (SECTION, 0, "5 MiB on GPU 0: visible here, and able to share memory"),
-        ("name=table,size=5M,gpu=0,2", 1, "does not see GPU 2 of the host, only 0"),
+        ("name=table,size=5M,gpu=0,2", 1, "sees only GPU 0 of the host"),
     ] {
         let mut command = Command::new(hostbuf());
         let outcome =
@@ -323,7 +320,7 @@ fn a_section_that_one_gpu_cannot_freeze_stays_writable() {
     let outcome = gpus.job(&variables, &options, &[&checks(), "shared", "frozen", "shared", "is-frozen"]);
     assert_eq!(outcome.status, 1, "{outcome:?}");
     let failed = outcome.lines("FAILED frozen ");
-    assert!(failed.len() == 1 && failed[0].contains("the access of GPU 1 of "), "{outcome:?}");
+    assert!(failed.len() == 1 && failed[0].contains("read-only access of GPU 1 of "), "{outcome:?}");
     // The ranks write again, and nothing is recorded.
     assert_eq!(outcome.lines("ok shared ").len(), 2, "{outcome:?}");
     assert_eq!(outcome.lines("FAILED is-frozen "), ["it is not frozen"], "{outcome:?}");
@@ -381,8 +378,8 @@ fn the_doctor_tries_what_the_driver_does_with_addresses() {
     let folders =
         [("gpu-doctor", &["-shared", "-fPIC"][..]), ("gpu-doctor-old", &["-shared", "-fPIC", "-DNO_RANGES"])];
     for ((name, flags), (mark, says)) in folders.into_iter().zip([
-        ("ok", "those mapped at cuInit are refused, and those asked for while taken are refused"),
-        ("note", "no buffer can have them: the driver has no cuMemGetAllocationGranularity"),
+        ("ok", "The driver has refused addresses that were mapped at cuInit, and refused those that were requested"),
+        ("note", "they are not available: the driver has no cuMemGetAllocationGranularity"),
     ]) {
         let folder = Scratch::new(name);
         let driver = fixture("cc", "fake_cuda.c", flags).expect("a C compiler built this test's crate");
@@ -394,7 +391,7 @@ fn the_doctor_tries_what_the_driver_does_with_addresses() {
         let report: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("JSON");
         let checks = report["checks"].as_array().expect("a list");
         let line =
-            checks.iter().find(|check| check["name"] == "sections on GPUs").expect("there is a driver");
+            checks.iter().find(|check| check["name"] == "GPU sections").expect("there is a driver");
         assert!(
             line["mark"] == mark && line["says"].as_str().is_some_and(|text| text.contains(says)),
             "{line}"

@@ -1,4 +1,4 @@
-//! Sections on GPUs in C, C++, Fortran and Python, in local jobs with a fake driver, whose GPUs
+//! GPU sections in C, C++, Fortran and Python, in local jobs with a fake driver, whose GPUs
 //! have memory that the CPU reaches.
 
 use std::process::Command;
@@ -16,7 +16,7 @@ const SECTION: &str = "name=table,size=5M,gpu=0,1";
 /// maps sections is not built.
 fn job(ranks: usize, program: &Command) -> Option<CommandOutput> {
     if !root().join("target/lib/hostbuf/libhostbuf_register.so").is_file() {
-        skip("sections on GPUs: the object that maps them is not built (scripts/build)");
+        skip("GPU sections: the object that maps them is not built (scripts/build)");
         return None;
     }
     let driver = fake_driver("gpu-sections");

@@ -1,4 +1,4 @@
-//! The sections of a buffer on GPUs.
+//! The GPU sections of a buffer.
 
 #![allow(unsafe_code, reason = "the functions are called by C, with pointers of the caller")]
 
@@ -14,7 +14,7 @@ use crate::status::{argument, call, hostbuf_status};
 
 sized_struct!(hostbuf_gpu_section_info, "HOSTBUF_GPU_SECTION_INFO_INIT", last: frozen: i32);
 
-/// Writes the section `name` of a buffer on GPUs to `to`. All GPUs that the process sees have
+/// Writes the GPU section `name` of a buffer to `to`. All GPUs that the process sees have
 /// access to it; the CPU has none. Its contents are undefined at first.
 ///
 /// `HOSTBUF_INVALID`: the buffer has no such section. `HOSTBUF_UNSUPPORTED`: this process has not
@@ -39,14 +39,14 @@ pub unsafe extern "C" fn hostbuf_gpu_section(
     })
 }
 
-/// Makes the section `name` of a buffer on GPUs permanently read-only, for all GPUs of all ranks of
+/// Makes the GPU section `name` of a buffer permanently read-only, for all GPUs of all ranks of
 /// `group`. A kernel that writes to it afterwards ends with `cudaErrorIllegalAddress`, which breaks
 /// the context of its process. Finish all work that writes to it first. Collective over all ranks
-/// that use GPUs. `proof` may be null. It is always `HOSTBUF_WEAKER`, since memory of GPUs has no
-/// seal; `hostbuf_message` returns the reason.
+/// that use GPUs. `proof` may be null. It is always `HOSTBUF_WEAKER`, since GPU memory
+/// cannot be sealed; `hostbuf_message` returns the reason.
 ///
-/// `HOSTBUF_UNSUPPORTED`: a driver has refused it, or a rank has not mapped the section. It stays
-/// writable then.
+/// `HOSTBUF_UNSUPPORTED`: a driver has refused it, or a rank has not mapped the section. A
+/// section that was writable stays writable.
 // Safety: `buffer`, `name`, `group` and `proof` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_gpu_section_freeze(

@@ -1,4 +1,4 @@
-//! The library's calls for sections on GPUs, which a build without CUDA lacks.
+//! The library's calls for GPU sections, which a build without CUDA lacks.
 
 pub use implementation::{freeze, pieces, state};
 
@@ -39,7 +39,7 @@ mod implementation {
     fn without_cuda(name: &str) -> CallError {
         CallError::Failed(Error::Unsupported {
             what: format!("GPU section \"{name}\""),
-            why: "this hostbuf was built without CUDA (the feature cuda)".into(),
+            why: "this libhostbuf was built without the feature cuda: build it with that feature".into(),
         })
     }
 

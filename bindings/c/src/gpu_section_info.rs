@@ -1,4 +1,4 @@
-//! The sections of a buffer on GPUs as C sees them.
+//! The GPU sections of a buffer as C sees them.
 
 use std::ffi::{CString, c_char};
 
@@ -19,7 +19,8 @@ pub struct hostbuf_gpu_section_info {
     /// The address of the first byte on the GPUs, a device pointer: the same in every rank of every
     /// host that uses GPUs.
     pub address: u64,
-    /// The number of bytes: the requested size, rounded up to 2 MiB on each GPU.
+    /// The number of bytes: the requested size, rounded up to a multiple of 2 MiB, and at least 2
+    /// MiB for each entry of `gpu=`.
     pub bytes: usize,
     /// The number of the GPU of each piece on its host, in the order of the PCI addresses.
     pub piece_gpus: *const u32,
@@ -39,7 +40,7 @@ pub struct OwnedGpuSection {
 }
 
 impl OwnedGpuSection {
-    /// Returns the sections of a buffer on GPUs, in the order of their addresses.
+    /// Returns the GPU sections of a buffer, in the order of their addresses.
     pub fn all(buffer: &HostBuffer) -> Vec<OwnedGpuSection> {
         gpu_section_calls::pieces(buffer).iter().map(|pieces| OwnedGpuSection::new(pieces)).collect()
     }

@@ -20,6 +20,8 @@ impl CudaCode {
     pub const CONTEXT_IS_DESTROYED: CudaCode = CudaCode::known(Known::CUDA_ERROR_CONTEXT_IS_DESTROYED);
     /// The calling thread has no current context.
     pub const INVALID_CONTEXT: CudaCode = CudaCode::known(Known::CUDA_ERROR_INVALID_CONTEXT);
+    /// There is no such GPU, or it does not reach the memory.
+    pub const INVALID_DEVICE: CudaCode = CudaCode::known(Known::CUDA_ERROR_INVALID_DEVICE);
     /// The work of a stream or an event has not ended.
     pub const NOT_READY: CudaCode = CudaCode::known(Known::CUDA_ERROR_NOT_READY);
     /// The driver or the GPU does not support the operation.

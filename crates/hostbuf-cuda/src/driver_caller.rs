@@ -16,8 +16,8 @@ use crate::free_memory::free_and_total;
 
 /// The context, or the GPU without one, for which the driver is called.
 ///
-/// Virtual memory management needs no context. Without one, a process takes no memory of a GPU
-/// beyond that which it maps, and leaves the choice of its GPU to a later call.
+/// Virtual memory management needs no context. Without one, a process uses no GPU memory other
+/// than what it maps, and leaves the choice of its GPU to a later call.
 #[derive(Clone, Debug)]
 pub struct DriverCaller(Caller);
 
@@ -53,8 +53,8 @@ impl DriverCaller {
         self.gpu().driver()
     }
 
-    /// Calls a function of the driver; `doing` names it with its operands. A driver that wants a
-    /// context for it gets one for the duration of the call.
+    /// Calls a function of the driver; `doing` names it with its operands. If the driver
+    /// requires a context, the call is repeated in a temporary one.
     pub(crate) fn call(
         &self,
         doing: impl fmt::Display,

@@ -1,4 +1,4 @@
-//! Memory of GPUs that is mapped to a reserved range.
+//! GPU memory that is mapped to a reserved range.
 
 #![allow(unsafe_code, reason = "the driver is called by foreign functions")]
 
@@ -25,7 +25,7 @@ pub struct MappedMemory {
     range: VirtualRange,
 }
 
-/// The mapping of one memory alone.
+/// The mapping of one allocation.
 struct GpuMapping {
     caller: DriverCaller,
     span: DeviceSpan,
@@ -44,7 +44,7 @@ impl VirtualRange {
         self.map_all(vec![memory], access)
     }
 
-    /// Maps several memories to the range, one behind the other. They may lie on different GPUs.
+    /// Maps several allocations to the range, one after the other. They may lie on different GPUs.
     ///
     /// # Errors
     /// As [`map`](VirtualRange::map).
@@ -118,7 +118,7 @@ impl MappedMemory {
         self.range.span()
     }
 
-    /// Returns the memory, for example to export it: that of the first address, if there are
+    /// Returns the allocation, for example to export it: that of the first address, if there are
     /// several.
     ///
     /// # Panics
@@ -128,7 +128,7 @@ impl MappedMemory {
         self.memory.first().expect("a range has memory")
     }
 
-    /// Returns all memories, in the order of their addresses.
+    /// Returns all allocations, in the order of their addresses.
     #[must_use]
     pub fn memories(&self) -> &[PhysicalMemory] {
         &self.memory

@@ -28,9 +28,9 @@ impl VirtualRange {
     /// Reserves addresses for at least `bytes` bytes, rounded up to the GPU's granularity: at the
     /// address `at`, or anywhere.
     ///
-    /// The driver ignores the wish for an address while a range of this size fits into addresses
-    /// that it has already reserved for itself (seen with CUDA 13.0). So the ranges that it gives
-    /// instead are kept until it gives the one at `at`, and then given up.
+    /// The driver ignores the requested address while a range of this size fits into addresses that
+    /// it has already reserved for itself (seen with CUDA 13.0). So the ranges that it returns
+    /// instead are kept until it grants the one at `at`, and are then freed.
     ///
     /// The driver also never gives addresses that this process had mapped when it initialised the
     /// driver, nor those for which it was asked while something was mapped there, even after they
@@ -63,13 +63,13 @@ impl VirtualRange {
         }
     }
 
-    /// Reserves addresses, at `wish` if the driver agrees.
-    fn ask(caller: &DriverCaller, bytes: usize, wish: u64) -> Result<VirtualRange, CudaError> {
+    /// Reserves addresses, at `hint` if the driver grants it.
+    fn ask(caller: &DriverCaller, bytes: usize, hint: u64) -> Result<VirtualRange, CudaError> {
         let functions = caller.driver().functions().virtual_memory()?;
         let mut address = 0;
         // SAFETY: `address` is a local variable; the driver takes the last address for a hint.
         caller.call(format_args!("cuMemAddressReserve of {}", Bytes(bytes as u64)), || unsafe {
-            (functions.reserve)(&raw mut address, bytes, 0, wish, 0)
+            (functions.reserve)(&raw mut address, bytes, 0, hint, 0)
         })?;
         Ok(VirtualRange { caller: caller.clone(), span: DeviceSpan::new(address, bytes), functions })
     }

@@ -30,7 +30,7 @@ pub(super) fn map_gpu_sections(
     let request = RangeRequest { length: gpu_range_length(&pieces) as usize, align: GPU_UNIT as usize };
     let elected = JobElectorate::new(group, server, ranks).elect(request).map_err(|stop| match stop {
         Stop::Everywhere(error) => {
-            Stop::Everywhere(error.map_message(|why| format!("the address of the sections on GPUs: {why}")))
+            Stop::Everywhere(error.map_message(|why| format!("the address of the GPU sections: {why}")))
         }
         other => other,
     });

@@ -35,12 +35,12 @@ pub(crate) struct BrokerArguments {
     /// lower
     #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, allow_negative_numbers = true)]
     per_client: Option<Bytes>,
-    /// Allow at most this much memory of GPUs for all clients together: 512M, 1G, or 0 for none.
+    /// Allow at most this much GPU memory for all clients together: 512M, 1G, or 0 for none.
     /// The clients allocate this memory, and the broker counts it
     #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, default_value = "1G")]
     #[arg(allow_negative_numbers = true)]
     gpu_limit: Bytes,
-    /// Allow at most this much memory of GPUs for one client. The default is 256M, or the limit if
+    /// Allow at most this much GPU memory for one client. The default is 256M, or the limit if
     /// that is lower
     #[arg(long, value_name = "SIZE", value_hint = ValueHint::Other, allow_negative_numbers = true)]
     gpu_per_client: Option<Bytes>,

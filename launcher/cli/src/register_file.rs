@@ -25,8 +25,8 @@ pub(crate) const ALL_DEVICES: &str = "libhostbuf_register_all.so";
 
 /// The request in errors about registrations.
 pub(crate) const REGISTER: &str = "--register";
-/// The request in errors about the object for sections on GPUs.
-const ON_GPUS: &str = "a section on GPUs";
+/// The request in errors about the object for GPU sections.
+const ON_GPUS: &str = "a GPU section";
 
 /// The object, and what it does in a rank before `main`.
 pub(crate) struct Preregistration {
@@ -55,7 +55,7 @@ pub(crate) fn find(
         ),
         None if uses_gpus => (
             ON_GPUS.into(),
-            "with --gpu-ranks leader, only the first rank of each host needs the object; without gpu=, none does",
+            "leave out gpu=, or, if this is not the first rank of its host, add --gpu-ranks leader",
         ),
         None => return Ok(None),
     };
@@ -68,7 +68,7 @@ pub(crate) fn find(
         program.needed.iter().find(|name| *name == "libc.so" || name.starts_with("libc.musl-"))
     {
         let why = format!(
-            "the program uses another C library ({libc}), so the object that registers cannot be loaded: {remedy}"
+            "the program uses another C library ({libc}), so the registering object cannot be loaded: {remedy}"
         );
         return Err(Error::Unsupported { what: request, why });
     }
@@ -82,7 +82,7 @@ pub(crate) fn find(
 }
 
 /// Checks before any process starts whether the object is installed that registers with `devices`,
-/// or only maps sections on GPUs. An installation is the same on
+/// or only maps GPU sections. An installation is the same on
 /// all hosts; other requirements are checked by the ranks.
 ///
 /// # Errors
@@ -188,9 +188,10 @@ pub(crate) fn place(name: &str, request: &str) -> Result<PathBuf> {
         move |source| Error::Os { doing, source }
     };
     let file = fs::File::open(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            refused(format!("the object that registers is not at {}: {mend}", path.display()))
-        }
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => refused(format!(
+            "the registering object, which also maps GPU sections, is not at {}: {mend}",
+            path.display()
+        )),
         _ => failed("opening")(error),
     })?;
     let own = nix::unistd::geteuid().as_raw();

@@ -112,9 +112,9 @@ impl AgentLink {
                     _ => vote.iter_mut().try_for_each(|vote| vote.handle(&packet, &self.channel))?,
                 },
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // No other message to a rank brings as many as the memory of sections on GPUs.
+                // Only `GpuMemory` carries enough descriptors to exceed the limit.
                 Err(source) if source.raw_os_error() == Some(libc::EMFILE) => {
-                    let doing = "receiving the descriptors of the sections on GPUs (raise ulimit -n)".into();
+                    let doing = "receiving the descriptors of the GPU sections (raise ulimit -n)".into();
                     return Err(Error::Os { doing, source });
                 }
                 Ok(_) | Err(_) => return Ok(AgentReply::None),

@@ -17,9 +17,9 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 /// The time within which the agent of this host has to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The time for which too many descriptors on their way delay those of the sections.
+/// The time limit of retries while this user has too many descriptors in flight.
 const CROWDED_TIMEOUT: Duration = Duration::from_secs(10);
-/// The interval at which they are sent again.
+/// The interval between retries.
 const CROWDED_RETRY: Duration = Duration::from_millis(10);
 
 /// The sections of this process, and the process that has mapped them. They are never unmapped: the
@@ -130,11 +130,14 @@ fn send(channel: &FrameSocket, message: &Message<'_>, descriptors: &[OwnedFd]) -
         let Err(source) = channel.send(message, &numbers) else { return Ok(()) };
         match source.raw_os_error() {
             Some(libc::EPIPE | libc::ECONNRESET) => return Ok(()),
-            // The kernel counts the descriptors of this user that are on their way, in all jobs.
+            // The kernel counts the descriptors of this user that are in flight, in all jobs.
             Some(libc::ETOOMANYREFS) if begun.elapsed() < CROWDED_TIMEOUT => thread::sleep(CROWDED_RETRY),
             _ => {
-                let doing =
-                    format!("sending {} descriptors of sections on GPUs to the agent", descriptors.len());
+                let doing = format!(
+                    "sending {} descriptors of GPU sections to the agent (with too many references, this user has too many \
+                     descriptors in flight: raise ulimit -n)",
+                    descriptors.len()
+                );
                 return Err(Error::Os { doing, source });
             }
         }

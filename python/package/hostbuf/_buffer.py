@@ -238,12 +238,12 @@ class Buffer(_hostbuf.Memory):
         return memoryview(self)[offset : offset + size]
 
     def gpu_section(self, name: str) -> GpuSection:
-        """Returns a section on GPUs, which ``hostbuf run --section name=table,size=4G,gpu=0`` has
+        """Returns a GPU section, which ``hostbuf run --section name=table,size=4G,gpu=0`` has
         mapped in this process.
 
         Raises:
-            InvalidError: the buffer has no section of this name on GPUs.
-            UnsupportedError: this process has not mapped it before Python started.
+            InvalidError: the buffer has no GPU section of this name.
+            UnsupportedError: this process did not map it before `main`.
         """
         check_support()
         return GpuSection(_hostbuf.gpu_section(self._handle, name))

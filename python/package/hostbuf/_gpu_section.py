@@ -1,4 +1,4 @@
-"""Sections of buffers on GPUs."""
+"""GPU sections of buffers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ class GpuSection:
 
     @property
     def nbytes(self) -> int:
-        """Returns the number of bytes: the requested size, rounded up to 2 MiB on each GPU."""
+        """Returns the number of bytes: the requested size, rounded up to a multiple of 2 MiB, and
+        at least 2 MiB for each entry of ``gpu=``."""
         return self._handle.size()
 
     @property
     def pieces(self) -> list[tuple[int, int]]:
-        """Returns the parts on each GPU, in the order of their addresses: the number of the GPU on
+        """Returns the pieces, in the order of their addresses: the number of the GPU on
         the host, in the order of the PCI addresses, and the number of bytes."""
         return self._handle.pieces()
 
@@ -59,18 +60,19 @@ class GpuSection:
         that writes to it afterwards fails, which breaks the context of its process. Finish all work
         that writes to it first. Collective over all ranks that use GPUs.
 
-        The proof is never sealed, since memory of GPUs has no seal.
+        The proof is never sealed, since GPU memory cannot be sealed.
 
         Raises:
-            UnsupportedError: in all ranks, if a driver refuses it. The section stays writable.
+            UnsupportedError: in all ranks, if a driver refuses it. A section that was writable
+                stays writable.
         """
         why = self._handle.freeze(comm)
         return Proof(why is None, why)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Returns the bytes for CuPy, Numba, PyTorch and other libraries, without a copy. PyTorch
-        has no read-only tensors: do not write to one of a frozen section."""
+        """Returns the bytes for CuPy, Numba, PyTorch and other libraries, without a copy. The
+        array is read-only if the section is frozen, and PyTorch rejects it then."""
         return {
             "version": 3,
             "shape": (self.nbytes,),

@@ -1,4 +1,4 @@
-//! Sections on GPUs: these tests start themselves as jobs. A section of one GPU is shared and
+//! GPU sections: these tests start themselves as jobs. A section of one GPU is shared and
 //! measured by two ranks; with two GPUs, so is one that lies on both.
 
 use std::io::{BufRead, BufReader};
@@ -36,7 +36,7 @@ const FREED: Duration = Duration::from_secs(1);
 /// Returns the command that runs the test `name` of this file as a job with this section.
 fn job(name: &str, section: &str) -> Option<Command> {
     let Some(hostbuf) = command() else {
-        skip("sections on GPUs: there is no target/release/hostbuf with its objects (scripts/build)");
+        skip("GPU sections: there is no target/release/hostbuf with its objects (scripts/build)");
         return None;
     };
     let own = std::env::current_exe().expect("this test");

@@ -14,7 +14,7 @@ pub(super) struct SegmentBytes {
 pub(super) enum MemoryKind {
     /// Memory of the host.
     Host,
-    /// Memory of GPUs, of all together.
+    /// GPU memory, of all together.
     Gpu,
 }
 

@@ -42,7 +42,7 @@ pub(super) struct BrokerState {
     pub(super) linger: Duration,
     /// The bytes of memory files.
     pub(super) accounts: Accounts,
-    /// The bytes of memory of GPUs.
+    /// The bytes of GPU memory.
     pub(super) gpu_accounts: Accounts,
     pub(super) clients: BTreeMap<u64, ClientRecord>,
     pub(super) next_client: u64,

@@ -52,7 +52,7 @@ impl Server {
     /// Fails the job since this agent has no room for the descriptors of a packet.
     pub(super) fn lacks_descriptors(&mut self, id: u64) {
         let why = format!(
-            "the agent has no room for the {} descriptors of its sections on GPUs: raise the limit of open files (ulimit -Hn)",
+            "the agent cannot receive the {} descriptors of the GPU sections: raise the hard limit of open files (ulimit -Hn)",
             self.gpu.pieces
         );
         self.lost_with(id, JobError::new(ErrorClass::Os, why));
@@ -84,8 +84,8 @@ impl Server {
                 self.send_packet(id, encode(&Message::GpuMemory { address }), Attached::GpuMemory);
             }
             _ => {
-                let why = "this host has no memory for GPU sections: none is requested, or no rank of the host uses GPUs \
-                           (--gpu-ranks)";
+                let why = "the agent of this host has no GPU sections: the job has requested none, or no rank of this host has \
+                           created them. Request one (--section name=a,size=2G,gpu=0) in a job whose ranks use GPUs";
                 self.send(id, &Message::Refused { error: ErrorRecord::new(ErrorClass::Attach, why) });
             }
         }

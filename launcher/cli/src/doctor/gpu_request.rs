@@ -1,4 +1,4 @@
-//! The check of a requested buffer's sections on GPUs.
+//! The check of a requested buffer's GPU sections.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

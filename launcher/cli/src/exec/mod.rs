@@ -93,7 +93,7 @@ impl ExecArguments {
         Ok(self.buffers.options()?.into_iter().map(|buffer| buffer.name).collect())
     }
 
-    /// Returns whether the rank with number `local_rank` on its host maps the sections on GPUs.
+    /// Returns whether the rank with number `local_rank` on its host maps the GPU sections.
     fn uses_gpus(&self, local_rank: u64) -> bool {
         // Under `hostbuf run` the argument states that there are such sections. The connection
         // reports invalid options.

@@ -15,7 +15,7 @@ pub(crate) const FAINT: &str = "#666666";
 pub(crate) const LINE: &str = "#8a8a8a";
 /// The colour of memory on any node.
 pub(crate) const ANY_NODE: &str = "#b8b8b8";
-/// The colour of memory of GPUs, which the CPUs do not reach.
+/// The colour of GPU memory, which the CPUs do not reach.
 pub(crate) const GPU: &str = "#e3e3e3";
 /// The colour of the background.
 pub(crate) const PAPER: &str = "#ffffff";

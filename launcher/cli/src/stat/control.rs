@@ -53,7 +53,7 @@ pub(crate) struct BufferState {
     pub generation: Result<u64, String>,
     /// The number of bytes that the arena has allocated.
     pub high_water: Result<u64, String>,
-    /// The address of the range of the sections on GPUs, if they are mapped, and whether each of
+    /// The address of the range of the GPU sections, if they are mapped, and whether each of
     /// those of the buffer is frozen.
     pub gpu: Result<(Option<u64>, Vec<bool>), String>,
 }
@@ -171,7 +171,7 @@ fn snapshot(identity: &Identity, copy: &PageCopy) -> Snapshot {
     }
 }
 
-/// Reads the state of the sections on GPUs of the buffer with this index.
+/// Reads the state of the GPU sections of the buffer with this index.
 fn gpu_state(
     control: Control<'_>,
     identity: &Identity,

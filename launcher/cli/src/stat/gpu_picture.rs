@@ -1,16 +1,16 @@
-//! The sections on GPUs in the picture of the buffers.
+//! The GPU sections in the picture of the buffers.
 
 use hostbuf::Bytes;
 
 use super::control::Snapshot;
-use super::gpu_sections::{SectionOnGpus, sections};
+use super::gpu_sections::{ReportedGpuSection, sections};
 use crate::picture::canvas::{Canvas, MARGIN, Rect, TextForm};
 use crate::picture::colors;
 
 /// The height of the bar of a section in pixels.
 const BAR: f64 = 24.0;
 
-/// Draws the sections on GPUs of the buffer with this index into columns of `width` from `left` on,
+/// Draws the GPU sections of the buffer with this index into columns of `width` from `left` on,
 /// below `top`: a bar for each section, with the part of each GPU. Returns the lower edge.
 pub(super) fn draw(
     canvas: &mut Canvas,
@@ -24,7 +24,7 @@ pub(super) fn draw(
     for section in sections(snapshot, buffer) {
         y += 22.0;
         canvas.text(left, y - 4.0, TextForm::SMALL, &label(&section));
-        canvas.text(MARGIN, y + 16.0, TextForm::BODY, "on GPUs");
+        canvas.text(MARGIN, y + 16.0, TextForm::BODY, "GPU");
         let mut from = left;
         for piece in section.pieces {
             let part = width * piece.length as f64 / section.bytes().max(1) as f64;
@@ -40,7 +40,7 @@ pub(super) fn draw(
 }
 
 /// Returns the name, the length, the address and the state of a section.
-fn label(section: &SectionOnGpus<'_>) -> String {
+fn label(section: &ReportedGpuSection<'_>) -> String {
     let words = [
         Some(section.pieces[0].section.clone()),
         Some(Bytes(section.bytes()).to_string()),

@@ -66,7 +66,7 @@ fn pool(report: &PoolReport) -> String {
     if status["gpu_bytes"].as_u64().is_some_and(|used| used > 0) {
         let [used, limit, most] =
             ["gpu_bytes", "gpu_limit", "gpu_per_client"].map(|name| bytes(&status[name]));
-        writeln!(text, "  memory of GPUs: {used} of {limit} used, {most} for each client at most")
+        writeln!(text, "  GPU memory: {used} of {limit} used, {most} for each client at most")
             .expect("to memory");
     }
     let clients = list(&status["clients"]);
@@ -218,7 +218,7 @@ mod tests {
         let columns = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let lines: Vec<String> = text.lines().map(columns).collect();
         for expected in [
-            "memory of GPUs: 16 MiB of 1 GiB used, 256 MiB for each client at most",
+            "GPU memory: 16 MiB of 1 GiB used, 256 MiB for each client at most",
             "camera 5 4 KiB, and 16 MiB on GPUs",
             "STREAM GPU MEMORY OF THE GPU",
             "left GPU-10101010-1010-1010-1010-101010101010 16 MiB",

@@ -1,4 +1,4 @@
-//! The check whether this host can have sections on GPUs: what the driver does with addresses.
+//! The check whether this host can have GPU sections: what the driver does with addresses.
 
 #![allow(unsafe_code, reason = "unmaps ranges that it has mapped")]
 
@@ -29,7 +29,7 @@ pub(super) fn line() -> Finding {
 /// initialised, and one for which it was asked while the range was taken.
 ///
 /// # Errors
-/// The reason why there can be no sections on GPUs.
+/// The reason why there can be no GPU sections.
 fn try_driver() -> Result<String, String> {
     let [held, taken, free] = free_ranges().ok_or("no addresses are free")?;
     let holds = |at: usize| raw::hold(at, RANGE).map_err(|errno| format!("mmap returns {}", errno.0));
@@ -74,9 +74,10 @@ fn free_ranges() -> Option<[usize; RANGES]> {
 }
 
 fn finding(asked: Result<String, String>) -> Finding {
-    const NAME: &str = "sections on GPUs";
+    const NAME: &str = "GPU sections";
     let refused = |why: String| {
-        Finding::note(NAME, format!("no buffer can have them: {why}")).mend("leave out gpu= on this host")
+        Finding::note(NAME, format!("they are not available: {why}"))
+            .mend("leave out gpu= in jobs that use this host")
     };
     let answer = match asked {
         Ok(answer) => answer,
@@ -85,8 +86,8 @@ fn finding(asked: Result<String, String>) -> Finding {
     match answer.split(' ').collect::<Vec<_>>()[..] {
         ["ok", held, taken] => {
             let says = format!(
-                "memory of GPUs can be shared at chosen addresses; those mapped at cuInit are {held}, and those asked for while \
-                 taken are {taken}, which matters to no job"
+                "GPU memory can be shared at chosen addresses. The driver has {held} addresses that were mapped at cuInit, and \
+                 {taken} those that were requested while occupied; hostbuf handles both"
             );
             Finding::ok(NAME, says).value("mapped_at_init", held).value("asked_while_taken", taken)
         }
@@ -102,12 +103,16 @@ mod tests {
     #[test]
     fn the_answers_of_the_driver_become_a_finding() {
         let good = finding(Ok("ok refused granted".into()));
-        assert!(good.mark == Mark::Ok && good.says.contains("at cuInit are refused"), "{}", good.says);
-        assert!(good.says.contains("while taken are granted"), "{}", good.says);
+        assert!(
+            good.mark == Mark::Ok && good.says.contains("has refused addresses that were mapped at cuInit"),
+            "{}",
+            good.says
+        );
+        assert!(good.says.contains("granted those that were requested while occupied"), "{}", good.says);
         for asked in [Ok("error cuMemCreate returned 801".into()), Err("it crashed (SIGSEGV)".into())] {
             let bad = finding(asked);
             assert!(
-                bad.mark == Mark::Note && bad.says.starts_with("no buffer can have them: "),
+                bad.mark == Mark::Note && bad.says.starts_with("they are not available: "),
                 "{}",
                 bad.says
             );
