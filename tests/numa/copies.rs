@@ -72,7 +72,7 @@ pub fn two_node_checks() -> Vec<GuestCheck> {
         GuestCheck {
             name: "copies-of-the-example",
             command: format!(
-                "'{}' run -q --launcher local -n 2 --bind node --size 64M --numa copies -- '{}'",
+                "'{}' run -q --launcher local -n 2 --bind node --size 8M --numa copies -- '{}'",
                 hostbuf().display(),
                 program("numa_copies").display()
             ),
@@ -94,7 +94,7 @@ pub fn two_node_checks() -> Vec<GuestCheck> {
         GuestCheck {
             name: "copies-without-a-freeze",
             command: format!(
-                "{} '{}' run -q --launcher local -n 2 --size 64M --numa copies -- echo passed",
+                "{} '{}' run -q --launcher local -n 2 --size 8M --numa copies -- echo passed",
                 command_line("leaves_nothing", &[]),
                 hostbuf().display()
             ),
