@@ -26,7 +26,7 @@ impl DeviceMemory {
     /// Allocates memory, whose content is undefined.
     ///
     /// # Errors
-    /// The driver's; [`CudaCode::OUT_OF_MEMORY`] states how much is free.
+    /// The driver's; [`CudaCode::OUT_OF_MEMORY`](crate::CudaCode::OUT_OF_MEMORY) states how much is free.
     #[doc(alias = "cuMemAlloc")]
     pub fn new(context: &CudaContext, bytes: usize) -> Result<DeviceMemory, CudaError> {
         let functions = context.driver().functions().allocations()?;
