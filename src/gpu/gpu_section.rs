@@ -99,7 +99,7 @@ impl GpuSection {
         self.pieces.iter().map(|piece| piece.length as usize).sum()
     }
 
-    /// Returns the parts of the section on each GPU, in the order of their addresses.
+    /// Returns the pieces of the section, in the order of their addresses.
     #[must_use]
     pub fn pieces(&self) -> &[GpuPiece] {
         &self.pieces
@@ -113,12 +113,12 @@ impl GpuSection {
         self.buffer.control().is_gpu_frozen(self.buffer.index, self.index)
     }
 
-    #[doc(hidden)]
     /// Takes the right to write from the GPUs of this process if the section is frozen: for a
     /// process that has just mapped it.
     ///
     /// # Errors
     /// [`Error::Corrupt`]; [`Error::Unsupported`] with the driver's reason.
+    #[doc(hidden)]
     pub fn follow_freeze(&self) -> Result<()> {
         match self.is_frozen()? {
             true => HostGpus::find()?.set_access(self.span(), false),
@@ -137,6 +137,27 @@ impl GpuSection {
         let why =
             format!("it freezes the GPU section \"{}\", and another rank freezes another one", self.name());
         Err(election::disagreement(group, (mine != words[0]).then(|| (group.rank(), why))))
+    }
+
+    /// Lets the GPUs of this process write again after a freeze that has failed, unless the section
+    /// was frozen before: some of them may have lost the right already. Collective.
+    fn undo_freeze(
+        &self,
+        group: &dyn Collective,
+        hosts: &Hosts,
+        gpus: &HostGpus,
+        was_frozen: bool,
+    ) -> Result<()> {
+        if !was_frozen
+            && let Err(error) = self.record(hosts, false).and_then(|()| gpus.set_access(self.span(), true))
+        {
+            tracing::error!(
+                section = self.name(),
+                %error,
+                "cannot restore the access to the section after a failed freeze; some GPUs of this process can only read it"
+            );
+        }
+        group.barrier()
     }
 
     /// Records on each host whether the section is frozen.
@@ -169,16 +190,11 @@ impl GpuSection {
         self.is_same(group)?;
         let gpus = all_or_none(group, HostGpus::find())?;
         let was_frozen = all_or_none(group, self.is_frozen())?;
-        // A program that maps the section from here on has no right to write.
-        all_or_none(group, self.record(&hosts, true))?;
-        let changed = all_or_none(group, gpus.set_access(self.span(), false));
-        if changed.is_err() && !was_frozen {
-            // Some GPUs of this process may have lost the right already.
-            let restored = self.record(&hosts, false).and_then(|()| gpus.set_access(self.span(), true));
-            if let Err(error) = restored {
-                tracing::error!(section = self.name(), %error, "cannot restore the access to the section after a failed freeze; some GPUs of this process can only read it");
-            }
-            group.barrier()?;
+        // A program that maps the section once this is recorded has no right to write.
+        let changed = all_or_none(group, self.record(&hosts, true))
+            .and_then(|()| all_or_none(group, gpus.set_access(self.span(), false)));
+        if changed.is_err() {
+            self.undo_freeze(group, &hosts, &gpus, was_frozen)?;
         }
         changed?;
         Ok(Proof::Weaker {
