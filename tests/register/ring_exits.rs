@@ -24,16 +24,18 @@ fn start_in_flight() {
     let files = backends.map(|backend| FileOptions::new().backend(backend).open(&path));
     drop(folder);
     let ring = Ring::of_host().unwrap();
-    let files = files.into_iter().flatten();
-    let transfers = files.flat_map(|file| {
-        let read = |_| {
-            let memory = BorrowedMemory::from(HostMemory::new(BYTES));
-            file.pread(&ring, DeviceTarget::new(Arc::new(memory)), 0)
-        };
-        (0..4).map(read).collect::<Vec<_>>()
-    });
-    let transfers: Vec<_> = transfers.collect();
-    assert!(transfers.iter().any(|transfer| !transfer.test()));
+    let files: Vec<_> = files.into_iter().flatten().collect();
+    let memory = || Arc::new(BorrowedMemory::from(HostMemory::new(BYTES)));
+    let memories: Vec<_> = (0..8).map(|_| memory()).collect();
+    let transfers: Vec<_> = loop {
+        let starts = memories.iter().zip(files.iter().cycle());
+        let started = starts.map(|(memory, file)| file.pread(&ring, DeviceTarget::new(memory.clone()), 0));
+        let transfers: Vec<_> = started.collect();
+        // If this thread was held up, all of them have ended.
+        if transfers.iter().any(|transfer| !transfer.test()) {
+            break transfers;
+        }
+    };
     println!("{IN_FLIGHT}");
     std::mem::forget((transfers, ring));
 }
