@@ -2,12 +2,13 @@
 
 #![allow(unsafe_code, reason = "makes slices of mapped memory files")]
 
+use std::hash::Hasher;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use hostbuf_os::cores::Cores;
 use hostbuf_os::{NodeId, non_temporal, on_cores};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use twox_hash::XxHash3_64;
 
 use crate::create::{CreatedFile, create_all};
 use crate::demand::Demand;
@@ -22,9 +23,9 @@ use crate::seals::Seals;
 
 /// The number of bytes that have one checksum, and that a thread copies at a time.
 const CHUNK: usize = 4 << 20;
-/// The number of bytes that a thread reads at a time: they stay in the cache of the core until they
-/// are hashed and written.
-const BLOCK: usize = 128 << 10;
+/// The number of bytes that a thread reads at a time: this block and the next stay in the first
+/// cache of the core until they are hashed and written.
+const BLOCK: usize = 16 << 10;
 
 /// A request to copy memory to one NUMA node.
 #[derive(Debug)]
@@ -121,10 +122,16 @@ impl NodeCopy<'_> {
             into = rest;
         }
         Ok(on_cores(&self.cores, chunks, |(offset, into, from): (u64, &mut [u8], &[u8])| {
-            // One call instead of a fault for each page. The pages are allocated, so without the
-            // advice, as before Linux 5.14, the stores fault.
-            let _ = mapping.advise(offset, from.len() as u64, libc::MADV_POPULATE_WRITE);
-            copy_chunk(into, from)
+            // One call instead of a fault for each page, and for reading, since the kernel then maps
+            // several pages at a time, which are writable nevertheless. The pages are allocated, so
+            // without the advice, as before Linux 5.14, the stores fault.
+            let _ = mapping.advise(offset, from.len() as u64, libc::MADV_POPULATE_READ);
+            let sum = copy_chunk(into, from);
+            if self.pages == Pages::Small {
+                // Many small pages are unmapped faster by all threads than at once.
+                let _ = mapping.advise(offset, from.len() as u64, libc::MADV_DONTNEED);
+            }
+            sum
         }))
     }
 
@@ -142,7 +149,7 @@ impl NodeCopy<'_> {
             chunks.push(first);
             rest = behind;
         }
-        let found = on_cores(&self.cores, chunks, xxh3_64);
+        let found = on_cores(&self.cores, chunks, XxHash3_64::oneshot);
         let Some(at) = found.iter().zip(expected).position(|(found, expected)| found != expected) else {
             return Ok(());
         };
@@ -174,13 +181,16 @@ impl NodeCopy<'_> {
     }
 }
 
-/// Copies a chunk. Returns the checksum of the bytes that were read.
+/// Copies a chunk. Returns the checksum of the bytes that were read (XXH3, 64 bits).
 fn copy_chunk(into: &mut [u8], from: &[u8]) -> u64 {
-    let mut sum = Xxh3::new();
-    for (into, from) in into.chunks_mut(BLOCK).zip(from.chunks(BLOCK)) {
-        sum.update(from);
-        non_temporal::copy(into, from);
+    let mut sum = XxHash3_64::new();
+    let mut rest = from;
+    for into in into.chunks_mut(BLOCK) {
+        let (block, next) = rest.split_at(into.len());
+        sum.write(block);
+        non_temporal::copy_and_prefetch(into, block, next);
+        rest = next;
     }
     non_temporal::fence();
-    sum.digest()
+    sum.finish()
 }
