@@ -15,6 +15,9 @@ use crate::segment::section::{self, MAX_GPU_PIECES};
 
 /// The unit of the pieces in bytes: the granularity of the memory of all GPUs that are known.
 pub const GPU_UNIT: u64 = 2 << 20;
+/// The alignment of the address of GPU sections in bytes. The CUDA driver takes addresses from the
+/// process in blocks of this size, and grants no other address of choice (seen with driver 580).
+pub const GPU_ADDRESS_ALIGNMENT: u64 = 32 << 20;
 /// The maximum number of GPU sections of a job: each has a bit in the control page.
 pub const MAX_GPU_SECTIONS: usize = 32;
 

@@ -36,7 +36,7 @@ pub use files::{
     CONTROL_NAME, COPIES_NAME, ControlPage, FILES_NAME, IDENTITY_NAME, LOADS_NAME, PublishedSegments,
     Segments, file_name,
 };
-pub use gpu_layout::{GPU_UNIT, gpu_pieces, gpu_range_length};
+pub use gpu_layout::{GPU_ADDRESS_ALIGNMENT, GPU_UNIT, gpu_pieces, gpu_range_length};
 pub use gpu_piece::GpuPiece;
 pub use identity::{BufferIdentity, Identity};
 pub use job_request::{MAX_SECTIONS, check_all};

@@ -2,7 +2,7 @@
 
 use hostbuf::agree::RangeRequest;
 use hostbuf::job::Collective;
-use hostbuf::segment::{ControlPage, GPU_UNIT, gpu_pieces, gpu_range_length};
+use hostbuf::segment::{ControlPage, GPU_ADDRESS_ALIGNMENT, gpu_pieces, gpu_range_length};
 use hostbuf::{ErrorClass, JobError};
 
 use super::job_electorate::JobElectorate;
@@ -27,7 +27,8 @@ pub(super) fn map_gpu_sections(
     if pieces.is_empty() {
         return Ok(());
     }
-    let request = RangeRequest { length: gpu_range_length(&pieces) as usize, align: GPU_UNIT as usize };
+    let length = gpu_range_length(&pieces) as usize;
+    let request = RangeRequest { length, align: GPU_ADDRESS_ALIGNMENT as usize };
     let elected = JobElectorate::new(group, server, ranks).elect(request).map_err(|stop| match stop {
         Stop::Everywhere(error) => {
             Stop::Everywhere(error.map_message(|why| format!("the address of the GPU sections: {why}")))

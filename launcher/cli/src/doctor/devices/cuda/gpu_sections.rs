@@ -5,6 +5,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use hostbuf::segment::GPU_ADDRESS_ALIGNMENT;
 use hostbuf_cuda::{CudaError, CudaGpu, Driver, GpuAccess, PhysicalMemory, VirtualRange};
 use hostbuf_protocol::candidates::TOP;
 use hostbuf_raw::maps;
@@ -15,6 +16,8 @@ use crate::finding::Finding;
 
 /// The size of a range that is tried, in bytes.
 const RANGE: usize = 2 << 20;
+/// The distance of the ranges: the driver remembers whole blocks of this size.
+const BLOCK: usize = GPU_ADDRESS_ALIGNMENT as usize;
 /// The address from which on free ranges are looked for.
 const FROM: usize = 0x3000_0000_0000;
 /// The number of ranges that are tried.
@@ -67,8 +70,8 @@ fn free_ranges() -> Option<[usize; RANGES]> {
     let mut from = FROM;
     let mut found = [0; RANGES];
     for range in &mut found {
-        *range = maps::hole(from, RANGE, RANGE, TOP).ok()??;
-        from = *range + RANGE;
+        *range = maps::hole(from, RANGE, BLOCK, TOP).ok()??;
+        from = *range + BLOCK;
     }
     Some(found)
 }
