@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::path::Path;
 
+use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -16,6 +17,8 @@ pub(crate) struct CurvePlot {
     pub(crate) x: &'static str,
     /// The label of the y axis, with the unit.
     pub(crate) y: &'static str,
+    /// True for logarithmic axes, for values that differ by orders of magnitude.
+    pub(crate) is_logarithmic: bool,
     pub(crate) curves: &'static [CurveSource],
 }
 
@@ -43,6 +46,7 @@ pub(crate) const CURVES: &[CurvePlot] = &[
         title: "Time of a job with 4 ranks on each host",
         x: "hosts",
         y: "seconds",
+        is_logarithmic: false,
         curves: &[
             ours("launch-scale-run-*", "hostbuf run"),
             ours("launch-scale-exec-*", "mpirun hostbuf exec"),
@@ -54,6 +58,7 @@ pub(crate) const CURVES: &[CurvePlot] = &[
         title: "Hits of the registration cache",
         x: "threads",
         y: "million hits a second",
+        is_logarithmic: true,
         curves: &[
             ours("cache-scale-owned-*", "own memory"),
             ours("cache-scale-apart-*", "strict, a mapping for each thread"),
@@ -94,22 +99,41 @@ const THEIRS: RGBColor = RGBColor(0x66, 0x66, 0x66);
 /// The colour of a bar, and of ratios that miss it.
 const BAR: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
 
-/// Draws curves to a file. Both axes begin at 0, so heights are comparable.
+/// Draws curves to a file. Linear axes begin at 0, so that heights are comparable.
 ///
 /// # Errors
 /// An error if the file cannot be written.
 pub(crate) fn curves(path: &Path, plot: &CurvePlot, curves: &[Curve]) -> Result<(), Box<dyn Error>> {
     let all = || curves.iter().flat_map(|curve| curve.points.iter().copied());
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MIN_POSITIVE, f64::max);
+    let least = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MAX, f64::min);
     let (x_most, y_most) = (most(&mut all().map(|(x, _)| x)), most(&mut all().map(|(_, y)| y)));
     let area = SVGBackend::new(path, (640, 400)).into_drawing_area();
     area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(plot.title, ("sans-serif", 16))
-        .margin(12)
-        .x_label_area_size(36)
-        .y_label_area_size(56)
-        .build_cartesian_2d(0.0..x_most * 1.05, 0.0..y_most * 1.1)?;
+    let mut chart = ChartBuilder::on(&area);
+    chart.caption(plot.title, ("sans-serif", 16)).margin(12).x_label_area_size(36).y_label_area_size(56);
+    if plot.is_logarithmic {
+        let (x_least, y_least) = (least(&mut all().map(|(x, _)| x)), least(&mut all().map(|(_, y)| y)));
+        let x = (x_least / 1.1..x_most * 1.1).log_scale().base(2.0);
+        // Room for the names of the curves.
+        draw(chart.build_cartesian_2d(x, (y_least / 1.5..y_most * 100.0).log_scale())?, plot, curves)?;
+    } else {
+        draw(chart.build_cartesian_2d(0.0..x_most * 1.05, 0.0..y_most * 1.1)?, plot, curves)?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+/// Draws the axes, the curves and their names to a chart.
+fn draw<'a, X, Y>(
+    mut chart: ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
+    plot: &CurvePlot,
+    curves: &[Curve],
+) -> Result<(), Box<dyn Error>>
+where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -117,8 +141,8 @@ pub(crate) fn curves(path: &Path, plot: &CurvePlot, curves: &[Curve]) -> Result<
         .x_desc(plot.x)
         .y_desc(plot.y)
         .label_style(("sans-serif", 12))
-        .x_label_formatter(&|x| x.to_string())
-        .y_label_formatter(&|y| y.to_string())
+        .x_label_formatter(&|x| tick(*x))
+        .y_label_formatter(&|y| tick(*y))
         .draw()?;
     for (curve, color) in curves.iter().zip(COLORS.iter().cycle()) {
         let style = if curve.is_theirs { THEIRS } else { *color }.stroke_width(2);
@@ -136,8 +160,12 @@ pub(crate) fn curves(path: &Path, plot: &CurvePlot, curves: &[Curve]) -> Result<
         .border_style(BLACK.mix(0.2))
         .label_font(("sans-serif", 12))
         .draw()?;
-    area.present()?;
     Ok(())
+}
+
+/// Returns the label of a tick, without the rounding error of a multiple of its step.
+fn tick(value: f64) -> String {
+    ((value * 1e6).round() / 1e6).to_string()
 }
 
 /// Draws all ratios beside their bars to a file, on a logarithmic axis.
@@ -168,8 +196,11 @@ pub(crate) fn ratios(path: &Path, marks: &[RatioMark]) -> Result<(), Box<dyn Err
     }
     for (row, mark) in marks.iter().enumerate() {
         let y = TOP + ROW * row as i32 + ROW / 2;
-        let name = font(12).into_text_style(&area).pos(Pos::new(HPos::Right, VPos::Center));
-        area.draw(&Text::new(mark.what.trim().to_owned(), (NAMES - 12, y), name))?;
+        let name = font(12).into_text_style(&area).pos(Pos::new(HPos::Left, VPos::Center));
+        // A part of the row above is indented, as in the table.
+        let what = mark.what.trim_start();
+        let indent = 6 * (mark.what.len() - what.len()) as i32;
+        area.draw(&Text::new(what.trim_end().to_owned(), (16 + indent, y), name))?;
         let color = if mark.of_bar <= 1.0 { COLORS[0] } else { BAR };
         area.draw(&Circle::new((place(mark.of_bar), y), 4, color.filled()))?;
     }
@@ -202,6 +233,11 @@ mod tests {
             assert!(text.contains(words) || text.contains(&words.replace('\'', "&apos;")), "{words}: {text}");
         }
         assert_eq!(text.matches("<circle").count(), 8);
+    }
+
+    #[test]
+    fn ticks_have_no_rounding_error() {
+        assert_eq!([0.1 + 0.2, 8.0 * 0.2, 16.0, 0.0].map(tick), ["0.3", "1.6", "16", "0"]);
     }
 
     #[test]
