@@ -14,7 +14,7 @@ const MAX_REFUSALS: usize = 64;
 
 /// The ranges that this process holds for the vote in progress: reserved by the CUDA driver.
 ///
-/// The driver never grants a range that this process had mapped when it initialised the driver, nor
+/// The driver may refuse a range that this process had mapped when it initialised the driver, and
 /// one for which it was asked while something was mapped there, even if it is free now (seen with
 /// driver 580). So a rank votes after it has initialised the driver, checks whether a candidate is
 /// free before it asks, and holds candidates only through the driver.

@@ -32,9 +32,10 @@ impl VirtualRange {
     /// it has already reserved for itself (seen with CUDA 13.0). So the ranges that it returns
     /// instead are kept until it grants the one at `at`, and are then freed.
     ///
-    /// The driver also never gives addresses that this process had mapped when it initialised the
-    /// driver, nor those for which it was asked while something was mapped there, even after they
-    /// are free (both seen with driver 580).
+    /// The driver takes addresses from the process in blocks of 32 MiB: `at` should be a multiple
+    /// of that. It may refuse a block in which this process had mapped something when it
+    /// initialised the driver, and one for which it was asked while something was mapped there,
+    /// even after that is unmapped (all seen with driver 580).
     ///
     /// # Errors
     /// [`CudaError::Invalid`] if `at` is taken, and the driver's.

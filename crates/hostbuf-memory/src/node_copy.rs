@@ -122,9 +122,9 @@ impl NodeCopy<'_> {
             into = rest;
         }
         Ok(on_cores(&self.cores, chunks, |(offset, into, from): (u64, &mut [u8], &[u8])| {
-            // One call instead of a fault for each page, and for reading, since the kernel then maps
-            // several pages at a time, which are writable nevertheless. The pages are allocated, so
-            // without the advice, as before Linux 5.14, the stores fault.
+            // One call instead of a fault for each page, and for reading, since the kernel then
+            // maps several pages at a time, which are writable nevertheless. The pages are
+            // allocated, so without the advice, as before Linux 5.14, the stores fault.
             let _ = mapping.advise(offset, from.len() as u64, libc::MADV_POPULATE_READ);
             let sum = copy_chunk(into, from);
             if self.pages == Pages::Small {

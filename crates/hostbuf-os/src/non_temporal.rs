@@ -12,7 +12,7 @@ pub fn copy(into: &mut [u8], from: &[u8]) {
     copy_and_prefetch(into, from, &[]);
 }
 
-/// As [`copy`], and meanwhile requests as many bytes of `next`, which the caller reads next, from
+/// Copies as [`copy`] does, and requests as many bytes of `next`, which the caller reads next, from
 /// memory. The prefetchers of a processor stop at the end of each page of 4 KiB, so a single core
 /// copies faster with such requests.
 ///

@@ -208,8 +208,7 @@ fn nothing_is_left_on_the_gpu_whatever_is_killed() {
     }
     let context = CudaContext::retain(&first_gpu()).expect("a context");
     let before = free(&context);
-    println!("\n| killed by SIGKILL | memory of the GPU free after |");
-    println!("| --- | --- |");
+    let mut rows = Vec::new();
     for victim in ["the launcher", "a rank", "the agent, then both ranks"] {
         let Some(mut command) =
             job("nothing_is_left_on_the_gpu_whatever_is_killed", &format!("name=table,size={SIZE},gpu=0"))
@@ -235,11 +234,11 @@ fn nothing_is_left_on_the_gpu_whatever_is_killed() {
             std::thread::yield_now();
         }
         let took = begun.elapsed();
-        println!("| {victim} | {} ms |", took.as_millis());
+        rows.push(format!("| {victim} | {} ms |", took.as_millis()));
         let _ = launcher.wait();
         assert!(took <= FREED, "{victim}: {took:?}");
     }
-    println!();
+    println!("\n| killed by SIGKILL | memory of the GPU free after |\n| --- | --- |\n{}\n", rows.join("\n"));
 }
 
 /// Waits until both ranks have printed their processes.
