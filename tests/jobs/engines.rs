@@ -9,7 +9,11 @@ fn show() -> String {
 }
 
 /// Runs `script` on `hosts` simulated hosts under every installed MPI.
-fn under_every_mpi(hosts: usize, script: &str, mut check: impl FnMut(&str, hostbuf_tests::CommandOutput)) {
+pub fn under_every_mpi(
+    hosts: usize,
+    script: &str,
+    mut check: impl FnMut(&str, hostbuf_tests::CommandOutput),
+) {
     if can_simulate() {
         for flavour in flavours() {
             check(&flavour, simulated(hosts, &flavour, script));
@@ -19,7 +23,7 @@ fn under_every_mpi(hosts: usize, script: &str, mut check: impl FnMut(&str, hostb
 
 /// Returns the shell commands that build tests/fixtures/`name`.c by the MPI's own compiler, as
 /// `$out`.
-fn mpi_fixture(name: &str) -> String {
+pub fn mpi_fixture(name: &str) -> String {
     format!(
         "mkdir -p target/fixtures; out=$PWD/target/fixtures/{name}-$MPI_FLAVOUR; \
          $MPICC -O1 -o $out.$$ tests/fixtures/{name}.c && mv $out.$$ $out || exit 90\n"

@@ -33,6 +33,7 @@ mod forks;
 mod gpu_sections;
 mod image;
 mod kraken2;
+mod linked_mpi;
 mod load_bounds;
 mod load_command;
 mod load_exchange_faults;

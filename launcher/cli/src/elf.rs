@@ -1,15 +1,20 @@
 //! The ELF header and dynamic section of a program.
 
 use std::cell::Cell;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 /// The relevant part of a 64-bit ELF image.
 #[non_exhaustive]
 pub struct Elf {
     /// True if the image requests a dynamic linker.
     pub dynamic: bool,
+    /// The path of this dynamic linker, if the image contains it.
+    pub interpreter: Option<PathBuf>,
     /// The address ranges of the segments, if the image is not position-independent.
     pub fixed_segments: Vec<(usize, usize)>,
     /// The names of the required libraries.
@@ -54,19 +59,24 @@ impl Elf {
             return None;
         }
         let headers = part(table, size * count)?;
-        let mut elf = Elf { dynamic: false, fixed_segments: Vec::new(), needed: Vec::new() };
+        let mut elf =
+            Elf { dynamic: false, interpreter: None, fixed_segments: Vec::new(), needed: Vec::new() };
         let mut loads = Vec::new();
         let mut dynamic = None;
         const PT_LOAD: u32 = 1;
         const PT_DYNAMIC: u32 = 2;
         const PT_INTERP: u32 = 3;
+        const PATH_MAX: usize = 4096;
         for header in headers.chunks_exact(size) {
             let (offset, address, in_file, in_memory) =
                 (long(header, 8)?, long(header, 16)?, long(header, 32)?, long(header, 40)?);
             match word(header, 0)? {
                 PT_LOAD => loads.push((address, offset, in_file, in_memory)),
                 PT_DYNAMIC => dynamic = Some((offset, in_file)),
-                PT_INTERP => elf.dynamic = true,
+                PT_INTERP => {
+                    elf.dynamic = true;
+                    elf.interpreter = part(offset, in_file.min(PATH_MAX)).and_then(path);
+                }
                 _ => {}
             }
         }
@@ -105,6 +115,12 @@ fn needed(
         Some(String::from_utf8_lossy(&text[..end]).into_owned())
     };
     Some(entries.iter().filter(|e| e.0 == DT_NEEDED).filter_map(|e| name(e.1)).collect())
+}
+
+/// Returns the path that ends with a NUL in `bytes`.
+fn path(bytes: Vec<u8>) -> Option<PathBuf> {
+    let text = CString::from_vec_with_nul(bytes).ok()?;
+    Some(OsString::from_vec(text.into_bytes()).into())
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {

@@ -17,6 +17,8 @@ use hostbuf_agent::lookup;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
+    /// The image that the kernel loads: the program, or the interpreter of a script.
+    pub(crate) image: PathBuf,
     /// The reason why no object can be preloaded into it, if there is one.
     pub(crate) not_preloadable: Option<String>,
     /// The address ranges of its segments, for a program that cannot vote by itself.
@@ -39,6 +41,7 @@ impl Program {
         let mut program = Program {
             path,
             not_preloadable: privileged(&image),
+            image: image.clone(),
             segments: Vec::new(),
             needed: Vec::new(),
             can_attach: false,

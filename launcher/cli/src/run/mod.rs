@@ -6,6 +6,7 @@ mod death;
 mod descendants;
 mod file_arguments;
 mod lines;
+mod own_command;
 mod plan;
 mod progress;
 mod selection;
@@ -120,9 +121,9 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     };
     let contexts = contexts::split(arguments.ranks, arguments.command)?;
     // A program that is missing on this host may exist on the others, which report it themselves.
-    let programs = contexts.iter().filter_map(|c| Program::find(&c.command[0]).ok());
-    let needed: Vec<String> = programs.flat_map(|p| p.needed).collect();
-    let command = selection::find(arguments.launcher, arguments.mpirun.as_deref(), &needed)?;
+    let programs: Vec<Program> = contexts.iter().filter_map(|c| Program::find(&c.command[0]).ok()).collect();
+    let needed: Vec<String> = programs.iter().flat_map(|p| &p.needed).cloned().collect();
+    let command = selection::find(arguments.launcher, arguments.mpirun.as_deref(), &programs)?;
     let engine = command.engine;
     check_hosts(engine, arguments.launcher, &hosts)?;
     let mpirun = arguments.mpirun.as_deref();

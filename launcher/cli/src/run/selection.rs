@@ -7,6 +7,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hostbuf::{Error, Result};
 
 use crate::engines::{self, AgentKind, Engine, LaunchCommand};
+use crate::program::Program;
+use crate::run::own_command;
 use crate::search_path;
 
 /// The value of `--launcher`.
@@ -47,13 +49,18 @@ impl EngineChoice {
     }
 }
 
-/// Finds the launch command for `choice` on this host. `mpirun` is the one that the user names;
-/// `needed` are the libraries that the program needs.
+/// Finds the launch command for `choice` on this host. `mpirun` is the one that the user names.
+/// Without one, the command that is installed beside the MPI's library of a program comes before
+/// those in PATH.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with the remedy if there is none, [`Error::Invalid`] if the user names an
-/// mpirun for an engine that uses none.
-pub(super) fn find(choice: EngineChoice, mpirun: Option<&Path>, needed: &[String]) -> Result<LaunchCommand> {
+/// [`Error::Unsupported`] with the remedy if there is none, or if the MPI of a program has no
+/// engine; [`Error::Invalid`] if the user names an mpirun for an engine that uses none.
+pub(super) fn find(
+    choice: EngineChoice,
+    mpirun: Option<&Path>,
+    programs: &[Program],
+) -> Result<LaunchCommand> {
     let unsupported =
         |why: String| Error::Unsupported { what: format!("--launcher {}", choice.option()), why };
     if let EngineChoice::Named(engine) = choice
@@ -70,6 +77,10 @@ pub(super) fn find(choice: EngineChoice, mpirun: Option<&Path>, needed: &[String
         }
         return found.map_err(unsupported);
     }
+    let own = if mpirun.is_none() { own_command(choice, programs)? } else { None };
+    if let Some(command) = own {
+        return Ok(command);
+    }
     let candidates: Vec<PathBuf> = match (mpirun, choice) {
         (Some(path), _) if path.is_absolute() || path.components().count() > 1 => vec![path.to_owned()],
         (Some(name), _) => search_path::find(&name.to_string_lossy()).into_iter().collect(),
@@ -77,7 +88,8 @@ pub(super) fn find(choice: EngineChoice, mpirun: Option<&Path>, needed: &[String
         (None, EngineChoice::Named(engine)) => in_path(&[engine]),
     };
     let mut commands = candidates.iter().filter_map(|path| identify(path));
-    let owners = if mpirun.is_none() { mpis_of(needed) } else { Vec::new() };
+    let needed: Vec<String> = programs.iter().flat_map(|p| &p.needed).cloned().collect();
+    let owners = if mpirun.is_none() { mpis_of(&needed) } else { Vec::new() };
     let found = match choice {
         // The mpirun of another MPI would start every rank as a job of its own.
         EngineChoice::Auto => commands.find(|c| owners.is_empty() || owners.contains(&c.engine)),
@@ -96,6 +108,37 @@ pub(super) fn find(choice: EngineChoice, mpirun: Option<&Path>, needed: &[String
         Some(path) => unsuitable(path, candidates.first().map(PathBuf::as_path)),
     };
     Err(unsupported(why))
+}
+
+/// Returns the launch command that is installed beside the MPI's library of the first program that
+/// loads one.
+///
+/// # Errors
+/// [`Error::Unsupported`] if that MPI has no engine, unless the user names one.
+fn own_command(choice: EngineChoice, programs: &[Program]) -> Result<Option<LaunchCommand>> {
+    let mpi_of = |program: &Program| {
+        let library = program.needed.iter().find(|name| mpis().any(|mpi| mpi.provides_library(name)))?;
+        Some((program.image.clone(), library.clone()))
+    };
+    let Some((image, library)) = programs.iter().find_map(mpi_of) else { return Ok(None) };
+    let beside = own_command::beside(&image, &library);
+    let commands: Vec<LaunchCommand> = beside.iter().filter_map(|path| identify(path)).collect();
+    let (Some(path), [], EngineChoice::Auto) = (beside.first(), &commands[..], choice) else {
+        return Ok(commands.into_iter().find(|command| match choice {
+            EngineChoice::Auto => command.engine.provides_library(&library),
+            EngineChoice::Named(engine) => command.engine == engine,
+        }));
+    };
+    let mpi = version(path).and_then(|text| engines::unsupported(&text));
+    let mpi = mpi.map_or_else(|| "an MPI that hostbuf does not know".into(), |release| release.title());
+    Err(Error::Unsupported {
+        what: "a job of this program".into(),
+        why: format!(
+            "it is linked to {library} beside {path}, which is of {mpi}: `hostbuf run` cannot start that. Start `hostbuf exec` \
+             by it ({path} ... hostbuf exec ...), or name the mpirun of an MPI with the same binary interface with --mpirun",
+            path = path.display()
+        ),
+    })
 }
 
 /// Returns the reason why the mpirun that the user names, which is `found`, is not used.
@@ -187,9 +230,14 @@ fn identify(path: &Path) -> Option<LaunchCommand> {
     if let Some(found) = mpis().find_map(|e| Some(command(e, e.recognize_file(name)?))) {
         return Some(found);
     }
-    let output = Command::new(path).arg("--version").stdin(Stdio::null()).output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = version(path)?;
     mpis().find_map(|e| Some(command(e, e.recognize(&text)?))).filter(|c| c.release.major().is_some())
+}
+
+/// Returns the output of the option `--version` of a launch command.
+fn version(path: &Path) -> Option<String> {
+    let output = Command::new(path).arg("--version").stdin(Stdio::null()).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]
