@@ -66,5 +66,6 @@ mod start_timeout;
 mod stopped_child;
 mod topology;
 mod untrusted_clients;
+mod without_agent;
 mod without_buffer;
 mod without_launcher;

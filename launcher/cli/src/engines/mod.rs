@@ -53,6 +53,11 @@ pub(crate) fn limit_remedies(limit: Resource) -> impl Iterator<Item = &'static s
     ALL.iter().filter_map(move |engine| engine.limit_remedy(limit))
 }
 
+/// Returns whether this process is inside an allocation, which may have several hosts.
+pub(crate) fn is_in_allocation() -> bool {
+    ALL.iter().any(|engine| engine.allocated_hosts().is_some())
+}
+
 /// Returns the flavours of all agents.
 pub(crate) fn flavours() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|engine| engine.flavours()).copied()

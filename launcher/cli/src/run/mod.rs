@@ -6,6 +6,7 @@ mod death;
 mod descendants;
 mod file_arguments;
 mod lines;
+mod own_agent;
 mod own_command;
 mod plan;
 mod progress;
@@ -29,7 +30,7 @@ use crate::engines::Engine;
 use crate::gpu_arguments::{GpuArguments, have_gpu_sections};
 use crate::hosts::Host;
 use crate::program::Program;
-use crate::{agent_program, engines, hosts, register_file};
+use crate::{engines, hosts, register_file};
 use file_arguments::FileArguments;
 use hostbuf_agent::files::word_of_path;
 use hostbuf_agent::report::end;
@@ -103,7 +104,7 @@ pub(crate) fn run(arguments: RunArguments) -> ExitCode {
 }
 
 /// Starts the job and returns its exit status.
-fn start(arguments: RunArguments) -> Result<u8, JobError> {
+fn start(mut arguments: RunArguments) -> Result<u8, JobError> {
     arguments.files.check()?;
     let buffers = buffers(&arguments.files, &arguments.buffers)?;
     arguments.register.check(&buffers)?;
@@ -119,20 +120,20 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
         (None, Some(file)) => hosts::from_file(file)?,
         (None, None) => Vec::new(),
     };
-    let contexts = contexts::split(arguments.ranks, arguments.command)?;
+    let contexts = contexts::split(arguments.ranks, std::mem::take(&mut arguments.command))?;
     // A program that is missing on this host may exist on the others, which report it themselves.
     let programs: Vec<Program> = contexts.iter().filter_map(|c| Program::find(&c.command[0]).ok()).collect();
     let needed: Vec<String> = programs.iter().flat_map(|p| &p.needed).cloned().collect();
     let command = selection::find(arguments.launcher, arguments.mpirun.as_deref(), &programs)?;
-    let engine = command.engine;
-    check_hosts(engine, arguments.launcher, &hosts)?;
+    check_hosts(command.engine, arguments.launcher, &hosts)?;
     let mpirun = arguments.mpirun.as_deref();
     if let Some(warning) = selection::foreign_mpi(&command, &needed, arguments.launcher, mpirun)
         && !arguments.quiet
     {
         hostbuf_agent::complain!("hostbuf run: {warning}");
     }
-    let agent = agent_program::find(&command, arguments.agent.as_deref())?;
+    let (command, agent) = own_agent::find(command, &arguments, &hosts, &needed)?;
+    let engine = command.engine;
     let options = EngineOptions::new(engine, &arguments.launcher_args, arguments.bind.bind.is_some());
     let job = process::random()
         .map_err(|source| Error::Os { doing: "asking for a random number".into(), source })?;

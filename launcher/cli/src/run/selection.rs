@@ -174,6 +174,11 @@ fn mpis_of(needed: &[String]) -> Vec<&'static dyn Engine> {
     needed.iter().map(owners).find(|owners| !owners.is_empty()).unwrap_or_default()
 }
 
+/// Returns whether a program that needs these libraries is linked to an MPI.
+pub(super) fn needs_mpi(needed: &[String]) -> bool {
+    !mpis_of(needed).is_empty()
+}
+
 fn names(engines: &[&dyn Engine]) -> String {
     engines.iter().map(|engine| engine.name()).collect::<Vec<_>>().join(" or ")
 }
