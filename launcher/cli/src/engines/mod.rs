@@ -30,6 +30,10 @@ pub(crate) const ALL: &[&dyn Engine] =
 /// `--version`, and the word in front of the version. The name of an engine is ignored here.
 const UNSUPPORTED: &[(&str, &str, &str)] = &[("Intel MPI", "Intel(R) MPI", "Version")];
 
+/// The launchers without an engine that start ranks: the variable with the number of a rank, and
+/// the name.
+pub(crate) const OTHER_LAUNCHERS: &[(&str, &str)] = &[("FLUX_TASK_RANK", "Flux"), ("PALS_RANKID", "PALS")];
+
 /// The names of the launch commands of every MPI.
 pub(crate) const COMMON_COMMANDS: &[&str] = &["mpirun", "mpiexec"];
 

@@ -123,6 +123,9 @@ impl ExecArguments {
 
 pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
     let place = rank::place();
+    if let Some(warning) = rank::unknown_launcher().filter(|_| !arguments.quiet) {
+        hostbuf_agent::complain!("hostbuf exec: {warning}");
+    }
     let program = match Program::find(&arguments.command[0]) {
         Ok(program) => required(&arguments, program),
         Err(error) => Err(error),

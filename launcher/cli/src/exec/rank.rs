@@ -24,6 +24,22 @@ fn place_from(variable: &dyn Fn(&str) -> Option<String>) -> Place {
     engines::ALL.iter().find_map(|engine| engine.place(variable)).unwrap_or(Place::ALONE)
 }
 
+/// Returns a warning if a launcher without an engine has started this process as one of its ranks.
+pub(super) fn unknown_launcher() -> Option<String> {
+    unknown_launcher_from(&|name| std::env::var(name).ok())
+}
+
+fn unknown_launcher_from(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    if engines::ALL.iter().any(|engine| engine.place(variable).is_some()) {
+        return None;
+    }
+    let (name, launcher) = engines::OTHER_LAUNCHERS.iter().find(|(name, _)| variable(name).is_some())?;
+    Some(format!(
+        "{name} is set by {launcher}, which hostbuf does not know, so this rank is alone in a job of its own, with a \
+         buffer of its own. Start the ranks by `hostbuf run`, or by the mpirun of their MPI"
+    ))
+}
+
 /// Sets the variables with the place of a rank for its program, and removes those that an enclosing
 /// job has set. They have the same names under every engine, and no engine reads them.
 pub(super) fn set(place: Place, command: &mut Command) {
@@ -96,6 +112,20 @@ mod tests {
             other => inner(other),
         };
         assert_eq!(place_from(&launched), Place { rank: 0, size: 5, local_rank: 0, local_size: 5 });
+    }
+
+    #[test]
+    fn a_rank_of_an_unknown_launcher_is_reported() {
+        let with = |names: &'static [&'static str]| {
+            unknown_launcher_from(&move |name| names.contains(&name).then(|| "1".to_owned()))
+        };
+        let flux = with(&["FLUX_TASK_RANK"]).unwrap();
+        assert!(flux.starts_with("FLUX_TASK_RANK is set by Flux,"), "{flux}");
+        assert!(with(&["PALS_RANKID"]).is_some());
+        assert_eq!(with(&[]), None);
+        // An engine below it has started the rank.
+        let names = [ENV_LAUNCHED_RANK, ENV_LAUNCHED_RANKS, "PALS_RANKID"];
+        assert_eq!(unknown_launcher_from(&|name| names.contains(&name).then(|| "1".to_owned())), None);
     }
 
     #[test]
