@@ -3,6 +3,7 @@
 
 mod diagnosis;
 mod engine;
+mod hydra;
 mod local;
 mod mpich;
 mod openmpi;

@@ -1,25 +1,18 @@
 //! MPICH and its relatives: mpiexec of the process manager Hydra.
 //!
-//! Names: MPICH, Hydra, MVAPICH, PMI_, MPI_LOCALRANKID, MPI_LOCALNRANKS.
+//! Names: MPICH, Hydra, MVAPICH.
 
 use hostbuf::Result;
-use hostbuf_os::process;
 
 use super::diagnosis::{self, EndedProcess};
-use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
+use super::engine::{Engine, Replacement};
+use super::hydra;
 use super::place::Place;
-use super::plan::{Invocation, LaunchPlan, LaunchRequest, ManagedStart};
+use super::plan::{LaunchPlan, LaunchRequest, ManagedStart};
 use super::release::Release;
-use crate::hosts;
 
 /// The engine MPICH.
 pub(crate) struct Mpich;
-
-/// The variable with the number of a rank.
-const RANK: &str = "PMI_RANK";
-
-/// Hydra's process above the ranks of a host.
-const PROXY: &str = "hydra_pmi_proxy";
 
 impl Engine for Mpich {
     fn name(&self) -> &'static str {
@@ -72,20 +65,7 @@ impl Engine for Mpich {
     }
 
     fn replacements(&self) -> &'static [Replacement] {
-        &[
-            Replacement { names: &["hosts"], instead: HOST },
-            Replacement { names: &["f"], instead: HOSTFILE },
-            Replacement { names: &["ppn", "perhost"], instead: RANKS_OF_HOSTS },
-            Replacement {
-                names: &["env", "genv"],
-                instead: "--launcher-arg -genv --launcher-arg NAME --launcher-arg VALUE",
-            },
-            Replacement { names: &["envall", "genvall"], instead: "--launcher-arg -genvall" },
-            Replacement {
-                names: &["envlist", "genvlist"],
-                instead: "--launcher-arg -genvlist --launcher-arg NAMES",
-            },
-        ]
+        hydra::REPLACEMENTS
     }
 
     /// Returns the option against a binding by the user or by the site's settings.
@@ -111,82 +91,40 @@ impl Engine for Mpich {
     }
 
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
-        let mpiexec = request.command;
-        let agents = Invocation::new(mpiexec).words(request.agent_options);
-        let agents = match (request.agent_count(), request.allocated_hosts) {
-            (Some(n), _) => {
-                let names = hosts::names(request.agent_hosts);
-                agents.words(["-hosts", &names, "-ppn", "1", "-n", &n.to_string()])
-            }
-            (None, Some(hosts)) => agents.words(["-ppn", "1", "-n", hosts]),
-            (None, None) => agents.words(["-n", "1"]),
-        };
-        let agents =
-            agents.words(["-bind-to", "none"]).words([&request.agent.path]).words(request.agent_arguments);
-        let mut ranks = Invocation::new(mpiexec).words(request.options);
-        for (name, value) in request.inherited.into_iter().flatten() {
-            ranks = ranks.words(["-genv", name, value]);
-        }
-        if !request.hosts.is_empty() {
-            ranks = ranks.words(["-hosts", &hosts::list(request.hosts)]);
-        }
-        for (i, context) in request.contexts.iter().enumerate() {
-            ranks = if i > 0 { ranks.words([":"]) } else { ranks };
-            if let Some(n) = context.ranks.or(request.ranks) {
-                ranks = ranks.words(["-n", &n.to_string()]);
-            }
-            ranks = ranks.words(request.rank(context));
-        }
-        Ok(LaunchPlan { agents, agent_count: request.agent_count(), ranks: vec![ranks] })
+        Ok(hydra::plan(request, &["-bind-to", "none"]))
     }
 
     fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place> {
-        const VARIABLES: [&str; 4] = [RANK, "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
-        Place::from_variables(variable, VARIABLES)
+        hydra::place(variable)
     }
 
     fn rank_variable(&self) -> Option<&'static str> {
-        Some(RANK)
+        Some(hydra::RANK)
     }
 
-    /// Returns the proxy's process as the job's key. Hydra gives its ranks no name for the job, but
-    /// all ranks of a host have one proxy as their ancestor.
     fn job_key(&self) -> Option<String> {
-        std::env::var_os(RANK)?;
-        let mut pid = nix::unistd::getppid().as_raw();
-        while pid > 1 {
-            if process::name(pid).starts_with(PROXY) {
-                return Some(format!("hydra/{pid}.{}", process::start_time(pid)?));
-            }
-            pid = process::parent(pid)?;
-        }
-        None
+        hydra::job_key()
     }
 
     fn missing_job_key(&self) -> Option<&'static str> {
-        Some("no Hydra proxy is an ancestor of this process")
+        Some(hydra::MISSING_JOB_KEY)
     }
 
     fn daemons(&self) -> &'static [&'static str] {
-        &[PROXY]
+        &[hydra::PROXY]
     }
 
     fn reports_unreachable_host(&self, line: &str) -> bool {
         diagnosis::is_of_ssh(line)
     }
 
-    /// Recognises the paragraph on standard output about a process that a signal has ended. The
-    /// "exit code" is the status that the kernel gives to its parent, so its low bits are the
-    /// signal. The first paragraph has the cause.
+    /// Reads the "exit code" of the ended process: it is the status that the kernel gives to its
+    /// parent, so its low bits are the signal.
     fn ended_process(&self, lines: &[&str]) -> Option<EndedProcess> {
-        let mut lines = lines.iter().map(|line| line.trim_start_matches('=').trim_start());
-        let host = lines.find_map(|line| {
-            let (pid, host) = line.strip_prefix("PID ")?.split_once(" RUNNING AT ")?;
-            pid.parse::<u32>().is_ok().then_some(host)
-        })?;
-        let status: i32 = lines.next()?.strip_prefix("EXIT CODE: ")?.parse().ok()?;
-        let signal = status & 0x7f;
-        (signal > 0).then(|| EndedProcess { host: host.to_owned(), signal })
+        hydra::ended_process(lines, |line| {
+            let status: i32 = line.strip_prefix("EXIT CODE: ")?.parse().ok()?;
+            Some(status & 0x7f).filter(|&signal| signal > 0)
+        })
     }
 }
 
