@@ -45,7 +45,9 @@ impl CommandOutput {
     /// Returns the lines of standard error, except those about progress, which appear on slow
     /// machines.
     pub fn said(&self) -> Vec<&str> {
-        self.stderr.lines().filter(|line| !line.starts_with("hostbuf: allocating memory")).collect()
+        const PROGRESS: [&str; 2] = ["hostbuf: allocating memory", "hostbuf: loading files"];
+        let is_progress = |line: &str| PROGRESS.iter().any(|start| line.starts_with(start));
+        self.stderr.lines().filter(|line| !is_progress(line)).collect()
     }
 
     /// Returns the lines of standard output that begin with `prefix`, without it.
