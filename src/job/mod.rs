@@ -8,6 +8,7 @@ pub(crate) mod job_error;
 mod local;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod polling;
 mod solo;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use job_error::JobError;
 pub use local::Local;
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;
+pub use polling::poll_with_sleeps;
 pub use solo::Solo;
 
 use hostbuf_protocol::failure::cut;

@@ -1,13 +1,11 @@
 //! The ranks of an MPI communicator. No other file uses rsmpi.
 
-use std::time::Duration;
-
 use mpi::collective::SystemOperation;
 use mpi::request::{Request, Scope};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Root, Source};
 
-use super::{Collective, Reduce};
+use super::{Collective, Reduce, poll_with_sleeps};
 use crate::error::Result;
 
 /// An MPI communicator as a [`Collective`].
@@ -31,20 +29,17 @@ impl Mpi {
         Mpi { world: communicator.duplicate(), gentle: true }
     }
 
-    fn wait<'a, D: ?Sized, S: Scope<'a>>(&self, mut request: Request<'a, D, S>) {
+    fn wait<'a, D: ?Sized, S: Scope<'a>>(&self, request: Request<'a, D, S>) {
         if !self.gentle {
             request.wait_without_status();
             return;
         }
-        let mut pause = Duration::from_micros(20);
-        loop {
-            match request.test() {
-                Ok(_) => return,
-                Err(pending) => request = pending,
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 3 / 2).min(Duration::from_millis(2));
-        }
+        let mut pending = Some(request);
+        let is_done = || {
+            pending = pending.take().and_then(|request| request.test().err());
+            Ok::<_, std::convert::Infallible>(pending.is_none())
+        };
+        let Ok(()) = poll_with_sleeps(is_done);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::address::all_but;
 use crate::other_user::OtherUser;
 use crate::running_job::{ARRIVAL, RunningJob, SOON, hold, kill_now};
 use hostbuf_tests::{
-    CommandOutput, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, root, run, simulated,
+    CommandOutput, Scratch, agent_of, can_simulate, eventually, fixture, flavours, hostbuf, run, simulated,
 };
 
 /// A failed job: its outcome, and the failures that the agents have reported.
@@ -361,7 +361,7 @@ fn an_error_is_the_same_under_an_mpi() {
     }
     let plant = fixture("cc", "plant.c", &[]).expect("it compiles");
     for flavour in flavours() {
-        let agent = root().join(format!("target/libexec/hostbuf/hostbuf-agent-{flavour}"));
+        let agent = agent_of(&flavour);
         for (what, status, words) in [
             ("-n 2 --size 10T -- true".to_owned(), 83, "not enough memory on h0: 10 TiB requested, "),
             ("-n 1 --size 1M -- true : -n 1 -- /no/such".to_owned(), 127, "rank 1 on h0 (process "),

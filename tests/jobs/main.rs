@@ -4,6 +4,7 @@
 //! If a machine lacks a prerequisite of a test, the test records it by `hostbuf_tests::skip`, and
 //! `scripts/test` prints all skips and their reasons at the end.
 
+mod abi_agents;
 mod address;
 mod agent_deaths;
 mod arguments;

@@ -237,17 +237,18 @@ fn uninstall_removes_exactly_the_installed_files() {
 
     // Named agents are added to the existing ones.
     let agents = "ls prefix/libexec/hostbuf | grep agent";
-    let all = scratch.run(agents).ok().stdout;
-    let flavour =
-        |agent: Option<&str>| agent.and_then(|name| name.rsplit('-').next()).unwrap_or("").to_owned();
-    let (first, last) = (flavour(all.lines().next()), flavour(all.lines().last()));
+    let all = flavours();
+    let (first, last) = (all.first().cloned().unwrap_or_default(), all.last().cloned().unwrap_or_default());
     let install = "$ROOT/scripts/install --no-build --prefix prefix";
     scratch
         .run(&format!(
             "$ROOT/scripts/install --prefix prefix --uninstall; {install} {first}; {install} {last}"
         ))
         .ok();
-    let mut wanted = vec![format!("hostbuf-agent-{first}"), format!("hostbuf-agent-{last}")];
+    let named = all.first().into_iter().chain(all.last()).map(|flavour| hostbuf_tests::agent_of(flavour));
+    let named = named.map(|agent| agent.file_name().expect("a file").to_string_lossy().into_owned());
+    let mut wanted: Vec<String> = named.chain(["hostbuf-agent-mpi-abi".to_owned()]).collect();
+    wanted.sort();
     wanted.dedup();
     assert_eq!(scratch.run(agents).ok().lines(""), wanted);
 

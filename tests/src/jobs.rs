@@ -52,13 +52,23 @@ pub fn flavours() -> Vec<String> {
         skip(&format!("MPI {line}"));
     }
     let has_agent = |flavour: &String| {
-        let there = root().join(format!("target/libexec/hostbuf/hostbuf-agent-{flavour}")).is_file();
+        let there = agent_of(flavour).is_file();
         if !there {
             skip(&format!("MPI {flavour}: no agent was built for it (scripts/build)"));
         }
         there
     };
     listed.stdout.lines().map(str::to_owned).filter(has_agent).collect()
+}
+
+/// Returns the agent of the build that is made for an MPI of scripts/mpienv, or for its binary
+/// interface.
+#[must_use]
+pub fn agent_of(flavour: &str) -> PathBuf {
+    let script = r#". scripts/lib/flavours && flavour_agent "$0""#;
+    let mut command = Command::new("bash");
+    let outcome = CommandOutput::of(command.args(["-c", script, flavour]).current_dir(root())).ok();
+    root().join(format!("target/libexec/hostbuf/hostbuf-agent-{}", outcome.stdout.trim()))
 }
 
 /// Returns true if hosts can be simulated here, and records a skip if not.

@@ -11,7 +11,7 @@ mod scratch;
 
 pub use command_output::CommandOutput;
 pub use fixture::fixture;
-pub use jobs::{can_simulate, flavours, hostbuf, local, run, simulated, simulated_command};
+pub use jobs::{agent_of, can_simulate, flavours, hostbuf, local, run, simulated, simulated_command};
 pub use processes::{eventually, processes_with};
 pub use rounds::rounds;
 pub use scratch::Scratch;

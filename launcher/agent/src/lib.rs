@@ -19,6 +19,7 @@ mod job_memory;
 pub mod load_status;
 pub mod log;
 pub mod lookup;
+mod mpi_abi;
 mod orders;
 mod present;
 pub mod report;

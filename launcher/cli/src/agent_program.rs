@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use hostbuf::{Error, Result};
 
-use crate::engines::{self, AgentKind, AgentProgram, LaunchCommand};
+use crate::engines::{self, AgentKind, AgentProgram, LaunchCommand, abi};
 use crate::installation;
+use crate::mpi_prefix::MpiPrefix;
 
 /// The beginning of the name of an agent that is built for one MPI. The flavour follows.
 const PREFIX: &str = "hostbuf-agent-";
@@ -18,20 +19,22 @@ const ANY: &str = "hostbuf-agent";
 /// [`Error::Unsupported`] with the folders that were searched.
 pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<AgentProgram> {
     let engine = command.engine;
+    let libraries = || MpiLibraries::of(command).filter(|libraries| !libraries.are_of_system);
+    let program = |path: &Path| Ok(program(absolute(path)?, libraries().map(|found| found.folder)));
     if let Some(path) = given {
-        return Ok(program(absolute(path)?));
+        return program(path);
     }
     if engine.agent() == AgentKind::Command {
         let path = absolute(&std::env::current_exe().unwrap_or_default())?;
-        return Ok(AgentProgram { path, managed_start: None });
+        return Ok(AgentProgram { path, managed_start: None, libraries: None });
     }
     let flavours = flavours(command);
     if let Some(found) = installed(&flavours) {
-        return Ok(program(absolute(&found)?));
+        return program(&found);
     }
     let names = flavours.iter().map(|flavour| format!("{PREFIX}{flavour}")).collect::<Vec<_>>();
     let names = if names.is_empty() { ANY.to_owned() } else { names.join(" or ") };
-    let flavour = if let [only] = &flavours[..] { only } else { "" };
+    let flavour = command.release.flavour.as_deref().unwrap_or_default();
     Err(Error::Unsupported {
         what: format!("an agent for {}", command.release.title()),
         why: format!(
@@ -43,12 +46,34 @@ pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<Agen
     })
 }
 
-/// Returns the flavours of the agents that serve the jobs of `command`.
+/// Returns the flavours of the agents that serve the jobs of `command`: the one that is built for
+/// its release, and those for the binary interfaces that its MPI has.
 pub(crate) fn flavours(command: &LaunchCommand) -> Vec<String> {
-    match command.engine.agent() {
+    let engine = command.engine;
+    match engine.agent() {
         AgentKind::Command => Vec::new(),
-        AgentKind::OwnMpi => command.release.flavour.iter().cloned().collect(),
-        AgentKind::AnyMpi => engines::flavours().map(str::to_owned).collect(),
+        AgentKind::OwnMpi => {
+            let libraries = MpiLibraries::of(command);
+            let has = |library| libraries.as_ref().is_some_and(|found| found.folder.join(library).exists());
+            let abis = engine.abis().iter().filter(|abi| has(abi.library)).map(|abi| abi.flavour.to_owned());
+            command.release.flavour.iter().cloned().chain(abis).collect()
+        }
+        AgentKind::AnyMpi => engines::flavours().chain([abi::MANAGED.flavour]).map(str::to_owned).collect(),
+    }
+}
+
+/// The libraries of the MPI to which a launch command belongs.
+struct MpiLibraries {
+    folder: PathBuf,
+    /// True if the dynamic linker searches the folder by itself.
+    are_of_system: bool,
+}
+
+impl MpiLibraries {
+    fn of(command: &LaunchCommand) -> Option<MpiLibraries> {
+        let prefix = MpiPrefix::of_command(&command.path)?;
+        let folder = prefix.libraries(command.engine)?;
+        Some(MpiLibraries { folder, are_of_system: prefix.is_of_system() })
     }
 }
 
@@ -68,12 +93,12 @@ fn folders() -> [PathBuf; 2] {
 
 /// Returns the agent at `path`. Its name contains its MPI; an agent without one counts as an agent
 /// of the first MPI.
-fn program(path: PathBuf) -> AgentProgram {
+fn program(path: PathBuf, libraries: Option<PathBuf>) -> AgentProgram {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut mpis = engines::ALL.iter().filter(|engine| !engine.flavours().is_empty());
     let first = mpis.clone().next();
     let mpi = mpis.find(|engine| name.contains(engine.option())).or(first);
-    AgentProgram { path, managed_start: mpi.and_then(|engine| engine.managed_start()) }
+    AgentProgram { path, managed_start: mpi.and_then(|engine| engine.managed_start()), libraries }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -91,7 +116,7 @@ mod tests {
             [("/x/hostbuf-agent-mpich4", "pmi2"), ("/x/hostbuf-agent-openmpi5", "pmix"), ("/x/agent", "pmix")]
         {
             assert_eq!(
-                program(path.into()).managed_start.map(|start| start.protocol),
+                program(path.into(), None).managed_start.map(|start| start.protocol),
                 Some(protocol),
                 "{path}"
             );

@@ -19,6 +19,7 @@ mod installation;
 mod load;
 mod manual;
 mod mirror;
+mod mpi_prefix;
 mod padding;
 mod picture;
 mod preload_file;

@@ -9,6 +9,7 @@ use hostbuf::Result;
 use hostbuf_os::process;
 use nix::sys::resource::Resource;
 
+use super::abi::Abi;
 use super::diagnosis::{self, Diagnosis, EndedProcess};
 use super::place::Place;
 use super::plan::{LaunchPlan, LaunchRequest, ManagedStart};
@@ -111,6 +112,12 @@ pub(crate) trait Engine: Send + Sync {
     /// Returns the kind of agent that the engine starts.
     fn agent(&self) -> AgentKind {
         AgentKind::OwnMpi
+    }
+
+    /// Returns the binary interfaces that the engine's MPI has in common with others, the preferred
+    /// one first. A release need not have all of them.
+    fn abis(&self) -> &'static [Abi] {
+        &[]
     }
 
     /// Returns the flavours for which agents are built.

@@ -8,7 +8,7 @@ use super::diagnosis::EndedProcess;
 use super::engine::{HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
 use super::plan::{Invocation, LaunchPlan, LaunchRequest};
-use crate::hosts;
+use crate::hosts::{self, Host};
 
 /// The variable with the number of a rank.
 pub(super) const RANK: &str = "PMI_RANK";
@@ -16,7 +16,7 @@ pub(super) const RANK: &str = "PMI_RANK";
 /// Hydra's process above the ranks of a host.
 pub(super) const PROXY: &str = "hydra_pmi_proxy";
 
-/// What is missing if [`job_key`] returns `None`.
+/// A clause about the reason why [`job_key`] returns `None`.
 pub(super) const MISSING_JOB_KEY: &str = "no Hydra proxy is an ancestor of this process";
 
 /// Hydra's options that users give to `hostbuf run` by mistake.
@@ -33,7 +33,12 @@ pub(super) const REPLACEMENTS: &[Replacement] = &[
 ];
 
 /// Makes the command lines of a job. `agent_options` are further options for the job of the agents.
-pub(super) fn plan(request: &LaunchRequest<'_>, agent_options: &[&str]) -> LaunchPlan {
+/// `on_hosts` adds the option that names the hosts of the ranks with their slots.
+pub(super) fn plan(
+    request: &LaunchRequest<'_>,
+    agent_options: &[&str],
+    on_hosts: impl FnOnce(Invocation, &[Host]) -> Invocation,
+) -> LaunchPlan {
     let mpiexec = request.command;
     let agents = Invocation::new(mpiexec).words(request.agent_options);
     let agents = match (request.agent_count(), request.allocated_hosts) {
@@ -44,13 +49,13 @@ pub(super) fn plan(request: &LaunchRequest<'_>, agent_options: &[&str]) -> Launc
         (None, Some(hosts)) => agents.words(["-ppn", "1", "-n", hosts]),
         (None, None) => agents.words(["-n", "1"]),
     };
-    let agents = agents.words(agent_options).words([&request.agent.path]).words(request.agent_arguments);
+    let agents = agents.words(agent_options).words(request.agent.words()).words(request.agent_arguments);
     let mut ranks = Invocation::new(mpiexec).words(request.options);
     for (name, value) in request.inherited.into_iter().flatten() {
         ranks = ranks.words(["-genv", name, value]);
     }
     if !request.hosts.is_empty() {
-        ranks = ranks.words(["-hosts", &hosts::list(request.hosts)]);
+        ranks = on_hosts(ranks, request.hosts);
     }
     for (i, context) in request.contexts.iter().enumerate() {
         ranks = if i > 0 { ranks.words([":"]) } else { ranks };

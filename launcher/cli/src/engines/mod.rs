@@ -1,6 +1,7 @@
 //! The engines: the programs that start the processes of a job on its hosts. Each engine has a file
 //! of its own.
 
+pub(crate) mod abi;
 mod diagnosis;
 mod engine;
 mod hydra;
@@ -63,9 +64,14 @@ pub(crate) fn is_in_allocation() -> bool {
     ALL.iter().any(|engine| engine.allocated_hosts().is_some())
 }
 
-/// Returns the flavours of all agents.
+/// Returns the flavours of the agents that are built for one release.
 pub(crate) fn flavours() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|engine| engine.flavours()).copied()
+}
+
+/// Returns the binary interfaces of all engines. Several engines may have one.
+pub(crate) fn abis() -> impl Iterator<Item = &'static abi::Abi> {
+    ALL.iter().flat_map(|engine| engine.abis())
 }
 
 /// Returns what is missing if no engine can start ranks on other hosts: a clause for a message.

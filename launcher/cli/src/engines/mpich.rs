@@ -4,12 +4,14 @@
 
 use hostbuf::Result;
 
+use super::abi::{self, Abi};
 use super::diagnosis::{self, EndedProcess};
 use super::engine::{Engine, Replacement};
 use super::hydra;
 use super::place::Place;
 use super::plan::{LaunchPlan, LaunchRequest, ManagedStart};
 use super::release::Release;
+use crate::hosts;
 
 /// The engine MPICH.
 pub(crate) struct Mpich;
@@ -48,8 +50,13 @@ impl Engine for Mpich {
     /// Returns true for the libraries of version 12: MPICH, and every MPI with its binary
     /// interface.
     fn provides_library(&self, name: &str) -> bool {
-        name.starts_with("libmpi")
-            && name.split_once(".so.").is_some_and(|(_, v)| v.split('.').next() == Some("12"))
+        name == abi::STANDARD.library
+            || name.starts_with("libmpi")
+                && name.split_once(".so.").is_some_and(|(_, v)| v.split('.').next() == Some("12"))
+    }
+
+    fn abis(&self) -> &'static [Abi] {
+        abi::OF_MPICH
     }
 
     fn package(&self) -> Option<&'static str> {
@@ -57,7 +64,7 @@ impl Engine for Mpich {
     }
 
     fn flavours(&self) -> &'static [&'static str] {
-        &["mpich4", "mpich5"]
+        &["mpich4"]
     }
 
     fn managed_start(&self) -> Option<ManagedStart> {
@@ -91,7 +98,9 @@ impl Engine for Mpich {
     }
 
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
-        Ok(hydra::plan(request, &["-bind-to", "none"]))
+        Ok(hydra::plan(request, &["-bind-to", "none"], |ranks, list| {
+            ranks.words(["-hosts", &hosts::list(list)])
+        }))
     }
 
     fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place> {

@@ -177,7 +177,7 @@ impl Engine for OpenMpi {
             None => agents.words(["--map-by", "ppr:1:node"]),
         };
         let agents =
-            agents.words(["--bind-to", "none"]).words([&request.agent.path]).words(request.agent_arguments);
+            agents.words(["--bind-to", "none"]).words(request.agent.words()).words(request.agent_arguments);
         let mut ranks = Invocation::new(mpirun).words(request.options);
         for (name, value) in request.inherited.filter(|_| !has_variable_list(request)).into_iter().flatten() {
             ranks = ranks.words(["-x", &format!("{name}={value}")]);

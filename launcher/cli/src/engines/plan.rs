@@ -21,12 +21,34 @@ pub(crate) struct ManagedStart {
     pub(crate) variables: &'static [(&'static str, &'static str)],
 }
 
+/// The folders that the dynamic linker searches before those of the system.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// The command that starts a program with a variable, on every host.
+const ENV: &str = "/usr/bin/env";
+
 /// The program that runs as the agent of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentProgram {
     pub(crate) path: PathBuf,
     /// The way in which a resource manager starts the agent.
     pub(crate) managed_start: Option<ManagedStart>,
+    /// The folder with the MPI's libraries, if the dynamic linker has to be told.
+    pub(crate) libraries: Option<PathBuf>,
+}
+
+impl AgentProgram {
+    /// Returns the words that start the agent. It may be built on another machine, or for several
+    /// MPIs, so it does not contain the folder of the MPI's libraries.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let Some(folder) = &self.libraries else { return vec![self.path.clone().into()] };
+        let mut setting = OsString::from(format!("{LIBRARY_PATH}="));
+        setting.push(folder);
+        if let Some(others) = std::env::var_os(LIBRARY_PATH).filter(|others| !others.is_empty()) {
+            setting.push(":");
+            setting.push(others);
+        }
+        vec![ENV.into(), setting, self.path.clone().into()]
+    }
 }
 
 /// The request from which an engine makes the command lines of a job.

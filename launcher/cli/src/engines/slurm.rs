@@ -151,7 +151,7 @@ impl Engine for Slurm {
         let mut agents = on_hosts(agents.words(request.agent_options))
             .words(["-N", &count, "-n", &count, "--ntasks-per-node=1", "--cpu-bind=none", "--input=none"])
             .words([&format!("--mpi={protocol}")])
-            .words([&request.agent.path])
+            .words(request.agent.words())
             .words(request.agent_arguments);
         for (name, value) in variables {
             if std::env::var_os(name).is_none() {

@@ -15,15 +15,21 @@ pub(super) fn insert(sections: &str) -> String {
         ("@RANK_VARIABLES@", listed(variables, "or")),
         ("@ALLOCATION_VARIABLES@", listed(allocations, "or")),
         ("@FLAVOURS@", listed(engines::flavours(), "and")),
+        ("@ABIS@", listed(engines::abis().map(|abi| abi.flavour), "and")),
         ("@DEVICES@", listed(DeviceName::all_forms(), "or")),
     ]
     .into_iter()
     .fold(sections.to_owned(), |text, (placeholder, names)| text.replace(placeholder, &names))
 }
 
-/// Returns the names in bold, separated by commas, with `last` in front of the last one.
+/// Returns the names in bold, each once, separated by commas, with `last` in front of the last one.
 fn listed<'a>(names: impl Iterator<Item = &'a str>, last: &str) -> String {
-    let bold: Vec<String> = names.map(|name| format!("\\fB{}\\fR", name.replace('-', "\\-"))).collect();
+    let mut bold: Vec<String> = Vec::new();
+    for name in names.map(|name| format!("\\fB{}\\fR", name.replace('-', "\\-"))) {
+        if !bold.contains(&name) {
+            bold.push(name);
+        }
+    }
     match bold.split_last() {
         Some((end, others)) if !others.is_empty() => format!("{} {last} {end}", others.join(", ")),
         _ => bold.concat(),
@@ -36,8 +42,9 @@ mod tests {
 
     #[test]
     fn every_placeholder_is_filled_from_the_lists() {
-        let text =
-            insert("@LAUNCH_COMMANDS@\n@RANK_VARIABLES@\n@ALLOCATION_VARIABLES@\n@FLAVOURS@\n@DEVICES@\n");
+        let text = insert(
+            "@LAUNCH_COMMANDS@\n@RANK_VARIABLES@\n@ALLOCATION_VARIABLES@\n@FLAVOURS@\n@ABIS@\n@DEVICES@\n",
+        );
         assert!(!text.contains('@'), "{text}");
         for engine in engines::ALL {
             let names = engine.flavours().iter().copied().chain(engine.rank_variable());
@@ -50,6 +57,6 @@ mod tests {
     #[test]
     fn the_last_name_of_a_list_has_a_conjunction() {
         assert_eq!(listed(["a-b", "c", "d"].into_iter(), "and"), "\\fBa\\-b\\fR, \\fBc\\fR and \\fBd\\fR");
-        assert_eq!(listed(["a"].into_iter(), "or"), "\\fBa\\fR");
+        assert_eq!(listed(["a", "a"].into_iter(), "or"), "\\fBa\\fR");
     }
 }

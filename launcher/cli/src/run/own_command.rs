@@ -5,27 +5,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::elf::Elf;
+use crate::mpi_prefix::MpiPrefix;
 
 /// The names of the commands. The first one that exists counts: some MPIs come with a script
 /// `mpirun`, which starts the `mpiexec` of another MPI if that comes first in PATH.
 const NAMES: [&str; 2] = ["mpiexec", "mpirun"];
-
-/// The prefixes of the system, whose commands may be those of any MPI (`mpiexec` is one of Debian's
-/// alternatives).
-const SYSTEM: [&str; 2] = ["/usr", "/"];
 
 /// Returns the launch command in each of `../bin` and `../../bin` of the folder from which the
 /// image of a program loads the library `library`, as in `lib/libmpi.so.12`,
 /// `lib/release/libmpi.so.12` and `bin/mpiexec` of one installation. There are none beside the
 /// libraries of the system.
 pub(super) fn beside(image: &Path, library: &str) -> Vec<PathBuf> {
-    let Some(folder) = loaded(image, library).and_then(|file| Some(file.parent()?.to_owned())) else {
-        return Vec::new();
-    };
-    let prefixes = folder.ancestors().skip(1).take(2).filter(|prefix| !SYSTEM.iter().any(|s| prefix == s));
-    let bins = prefixes.map(|prefix| prefix.join("bin"));
-    let in_bin = |bin: PathBuf| NAMES.iter().map(|name| bin.join(name)).find(|command| command.is_file());
-    bins.filter_map(in_bin).collect()
+    let file = loaded(image, library);
+    file.iter().flat_map(|file| MpiPrefix::of_library(file)).filter_map(|p| p.command(&NAMES)).collect()
 }
 
 /// Returns the file of the library `library` that the dynamic linker loads for a program. The

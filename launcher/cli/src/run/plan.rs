@@ -195,7 +195,7 @@ mod tests {
         let engine = engines::ALL.iter().copied().find(|e| e.option() == engine).unwrap();
         let release = Release::new(engine.name(), "4".into(), Some(engine.option()));
         let command = LaunchCommand { engine, path: "mpirun".into(), release };
-        let agent = AgentProgram { path: "/agent".into(), managed_start: None };
+        let agent = AgentProgram { path: "/agent".into(), managed_start: None, libraries: None };
         let options = EngineOptions::new(engine, &arguments, binds);
         plan(&command, &agent, &hosts, &contexts, &options, &spec, &registering).unwrap()
     }

@@ -74,9 +74,10 @@ pub(super) fn spawn(line: &Invocation, streams: Streams, mask: SigSet) -> Result
 
 /// Returns a memory file that contains `text`.
 fn script(text: &str) -> Result<OwnedFd> {
-    let doing = |e: std::io::Error| Error::Os { doing: "writing a list of programs".into(), source: e };
+    let doing =
+        |e: std::io::Error| Error::Os { doing: "writing a list for the launch command".into(), source: e };
     let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
-    let fd = nix::sys::memfd::memfd_create(c"hostbuf-programs", flags).map_err(|e| doing(e.into()))?;
+    let fd = nix::sys::memfd::memfd_create(c"hostbuf-list", flags).map_err(|e| doing(e.into()))?;
     nix::unistd::write(&fd, text.as_bytes()).map_err(|e| doing(e.into()))?;
     Ok(fd)
 }
