@@ -288,7 +288,9 @@ mod tests {
             assert!(line.contains(&format!("Let {} bind none ({option}), or ", engine.name())), "{line}");
             options.push(option);
         }
-        assert_eq!(options, ["--bind-to none", "-bind-to none", "--cpu-bind=none"]);
+        for option in ["--bind-to none", "-bind-to none", "--cpu-bind=none"] {
+            assert!(options.iter().any(|known| known == option), "{option}: {options:?}");
+        }
     }
 
     #[test]
