@@ -5,6 +5,7 @@ pub(crate) mod abi;
 mod diagnosis;
 mod engine;
 mod hydra;
+mod intelmpi;
 mod local;
 mod mpich;
 mod openmpi;
@@ -26,7 +27,7 @@ pub(crate) use release::Release;
 /// too: an mpirun inside a Slurm allocation leaves the variables of Slurm in the environment, so
 /// the MPIs come before Slurm.
 pub(crate) const ALL: &[&dyn Engine] =
-    &[&local::LocalEngine, &openmpi::OpenMpi, &mpich::Mpich, &slurm::Slurm];
+    &[&local::LocalEngine, &openmpi::OpenMpi, &intelmpi::IntelMpi, &mpich::Mpich, &slurm::Slurm];
 
 /// The MPIs that `hostbuf doctor` knows without an engine: the name, a mark in the output of
 /// `--version`, and the word in front of the version. The name of an engine is ignored here.
