@@ -16,9 +16,11 @@ fn a_program_is_started_by_the_mpi_that_it_loads() {
         let outcome = outcome.ok();
         let mut ranks = outcome.lines("rank ");
         ranks.sort();
-        let (name, major) = flavour.split_at(flavour.len() - 1);
+        let name = flavour.trim_end_matches(|c: char| c.is_ascii_digit());
+        let major = &flavour[name.len()..];
         let version = match name {
             "openmpi" => format!("Open MPI v{major}."),
+            "intelmpi" => format!("Intel(R) MPI Library {major}."),
             _ => format!("MPICH Version: {major}."),
         };
         let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -150,8 +150,9 @@ pub fn by_each(
         // another name.
         let script = format!(
             r#"made=$PWD/target/fixtures/{name}-{number}-$MPI_FLAVOUR; mkdir -p $made; trap 'rm -rf $made' EXIT
-               export MPI4PY_MPIABI=$MPI_ENGINE
-               if [[ $MPI_ENGINE == mpich ]]; then
+               export MPI4PY_MPIABI=openmpi
+               if [[ $MPI_ENGINE != openmpi ]]; then
+                   export MPI4PY_MPIABI=mpich
                    own=$(dirname $(dirname $(realpath $MPICC)))/lib debian=/usr/lib/$(uname -m)-linux-gnu/libmpich.so.12
                    if [[ ! -e $own/libmpi.so.12 && -e $debian ]]; then
                        own=$made; ln -s $debian $own/libmpi.so.12
@@ -225,7 +226,7 @@ fn the_documented_lines_select_the_mpi_library_for_mpi4py() {
             "openmpi4" => "Debian's Open MPI",
             "mpich4" => "Debian's MPICH",
             "openmpi5" => "Open MPI 4 or 5 in a prefix",
-            _ => "MPICH 4 or 5 in a prefix",
+            _ => "MPICH 4 or 5, or Intel MPI, in a prefix",
         };
         let of_it = block.split("# ").find(|part| part.starts_with(title));
         let (_, lines) =
@@ -250,7 +251,11 @@ if names: print(MPI.COMM_WORLD.size, *names)
         command.args(["-c", &script]).current_dir(root()).env("HOME", &home);
         let said = CommandOutput::of(command.env_remove("MPI4PY_MPIABI").env_remove("MPI4PY_LIBMPI"));
         std::fs::remove_dir_all(&home).expect("it was made");
-        let name = if flavour.starts_with("openmpi") { "Open" } else { "MPICH" };
+        let name = match flavour.trim_end_matches(|c: char| c.is_ascii_digit()) {
+            "openmpi" => "Open",
+            "intelmpi" => "Intel(R)",
+            _ => "MPICH",
+        };
         assert_eq!(said.ok().stdout, format!("2 {name} {name}\n"), "{flavour}");
     }
 }
