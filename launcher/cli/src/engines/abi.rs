@@ -21,5 +21,5 @@ const MPICH: Abi = Abi { flavour: "mpich-abi", library: "libmpi.so.12" };
 /// The only interface that implies how a resource manager starts a program.
 pub(crate) const MANAGED: &Abi = &MPICH;
 
-/// The interfaces of the MPIs that are made of MPICH.
-pub(super) const OF_MPICH: &[Abi] = &[STANDARD, MPICH];
+/// The interfaces of MPICH and of the MPIs that are made of it, the preferred one first.
+pub(super) const SHARED: &[Abi] = &[STANDARD, MPICH];

@@ -49,7 +49,7 @@ impl Engine for IntelMpi {
     }
 
     fn abis(&self) -> &'static [Abi] {
-        abi::OF_MPICH
+        abi::SHARED
     }
 
     fn replacements(&self) -> &'static [Replacement] {

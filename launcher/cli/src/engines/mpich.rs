@@ -56,7 +56,7 @@ impl Engine for Mpich {
     }
 
     fn abis(&self) -> &'static [Abi] {
-        abi::OF_MPICH
+        abi::SHARED
     }
 
     fn package(&self) -> Option<&'static str> {
