@@ -36,6 +36,9 @@ pub struct Spec {
     pub program: Option<String>,
     /// The time without progress after which the start fails; `None` waits for ever.
     pub timeout: Option<Duration>,
+    /// The limit on the time without a further rank, if the network namespace of the agent seems to
+    /// hide it from the other ranks of its host.
+    pub isolated: Option<Duration>,
 }
 
 /// The pid and the start time of a process: a later process with the same pid starts later.
@@ -72,6 +75,7 @@ impl Spec {
             as_files: None,
             program: None,
             timeout: None,
+            isolated: None,
         }
     }
 
@@ -93,6 +97,7 @@ impl Spec {
         list.extend(self.as_files.iter().map(|path| format!("--as-files={}", word_of_path(path))));
         list.extend(self.program.as_ref().map(|name| format!("--program={name}")));
         list.extend(self.timeout.map(|limit| format!("--timeout={}", limit.as_secs())));
+        list.extend(self.isolated.map(|limit| format!("--isolated={}", limit.as_secs())));
         list
     }
 
@@ -103,6 +108,8 @@ impl Spec {
     pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Spec> {
         let mut spec = Spec::new(0, String::new(), Vec::new());
         let wrong = |argument: &str| Error::Invalid { what: format!("argument \"{argument}\" is unknown") };
+        let seconds =
+            |value: &str, argument: &str| value.parse().map(Duration::from_secs).map_err(|_| wrong(argument));
         for argument in arguments {
             let (name, value) = argument.split_once('=').unwrap_or((&argument, ""));
             match name {
@@ -124,10 +131,8 @@ impl Spec {
                     spec.as_files = Some(path_of_word(value).ok_or_else(|| wrong(&argument))?);
                 }
                 "--program" => spec.program = Some(value.into()),
-                "--timeout" => {
-                    let seconds = value.parse().map_err(|_| wrong(&argument))?;
-                    spec.timeout = Some(Duration::from_secs(seconds));
-                }
+                "--timeout" => spec.timeout = Some(seconds(value, &argument)?),
+                "--isolated" => spec.isolated = Some(seconds(value, &argument)?),
                 _ => return Err(wrong(&argument)),
             }
         }
@@ -170,6 +175,7 @@ mod tests {
             as_files: Some("/tmp/%h/db".into()),
             program: Some("./app".into()),
             timeout: Some(Duration::from_secs(300)),
+            isolated: Some(Duration::from_secs(10)),
         };
         assert_eq!(Spec::parse(spec.arguments().into_iter()).unwrap(), spec);
         assert!(Spec::parse(["--what".to_owned()].into_iter()).is_err());

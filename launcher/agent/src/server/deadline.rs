@@ -7,14 +7,17 @@ use std::time::{Duration, Instant};
 /// The time since a rank of this host last made progress, and the limit on it.
 pub(super) struct Deadline {
     pub(super) limit: Option<Duration>,
+    /// A shorter limit until all ranks of this host have connected, if the network namespace of
+    /// this agent seems to hide it from them.
+    pub(super) isolated: Option<Duration>,
     pub(super) since: Instant,
     /// The number of ranks that have connected.
     pub(super) connected: Arc<AtomicU64>,
 }
 
 impl Deadline {
-    pub(super) fn new(limit: Option<Duration>) -> Deadline {
-        Deadline { limit, since: Instant::now(), connected: Arc::default() }
+    pub(super) fn new(limit: Option<Duration>, isolated: Option<Duration>) -> Deadline {
+        Deadline { limit, isolated, since: Instant::now(), connected: Arc::default() }
     }
 
     /// Restarts the time limit.

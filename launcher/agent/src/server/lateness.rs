@@ -26,7 +26,15 @@ impl Server {
         let mut ranks = self.peers.values().filter(|p| p.counted).peekable();
         ranks.peek()?;
         let waits = matches!(self.stage, Stage::Gathering) || ranks.any(|peer| self.is_awaited(peer));
-        self.deadline.limit.filter(|_| waits)
+        let limit = self.deadline.limit.filter(|_| waits)?;
+        Some(self.isolated().map_or(limit, |isolated| isolated.min(limit)))
+    }
+
+    /// Returns the limit of an agent that the other ranks of this host may be unable to reach,
+    /// while some of them are missing.
+    fn isolated(&self) -> Option<Duration> {
+        let misses = matches!(self.stage, Stage::Gathering) && !self.all_have_connected();
+        self.deadline.isolated.filter(|_| misses)
     }
 
     /// Returns the time until the ranks that the job waits for are late.
@@ -65,10 +73,17 @@ impl Server {
             )
         } else {
             let (connected, size) = (self.seen.0.len(), self.seen.1);
+            let advice = match self.isolated() {
+                Some(_) => "this agent seems to be in another network namespace than the engine, where ranks with namespaces of \
+                            their own cannot reach it. Start `hostbuf exec` in the host's network namespace (no `unshare -n`, no \
+                            `bwrap --unshare-net`)"
+                    .to_owned(),
+                None => format!("check whether the engine has started it under `hostbuf exec`, {remedy}"),
+            };
             let first = (0..size).find(|rank| !self.seen.0.contains(rank)).unwrap_or(0);
             format!(
                 "{connected} of {size} ranks on {host} have connected, and no other rank within {seconds} s (local rank {first} is \
-                 missing): check whether the engine has started it under `hostbuf exec`, {remedy}"
+                 missing): {advice}"
             )
         };
         let _ = self.events.send(Event::Lost(JobError::new(ErrorClass::Lost, message).into()));

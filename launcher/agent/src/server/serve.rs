@@ -75,7 +75,7 @@ impl Server {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| os("opening an event descriptor")(e.into()))?;
         let wake = Arc::new(wake);
-        let deadline = Deadline::new(spec.timeout);
+        let deadline = Deadline::new(spec.timeout, spec.isolated);
         let connected = deadline.connected.clone();
         let handles_losses = Arc::new(AtomicBool::new(false));
         let handle = ServerHandle {
@@ -104,6 +104,8 @@ impl Server {
             members: Members::default(),
             gathers: Gathers::new(),
             print_failures: !spec.reports,
+            ends_alone: spec.isolated.is_some()
+                || spec.watched_process.is_some_and(|process| process.pid == 1),
             printing_rank: PrintingRank::None,
             request: 0,
             own_request: (buffer_request::number(&spec.buffers), buffer_request::text(&spec.buffers)),
@@ -196,7 +198,7 @@ impl Server {
             // Ranks that have yet to connect must learn of the failure too. A launcher ends the
             // agent; without one, it ends after all ranks have been told, or with the engine's
             // daemon.
-            Stage::Failed if self.print_failures && self.all_have_connected() => {
+            Stage::Failed if self.print_failures && (self.all_have_connected() || self.ends_alone) => {
                 self.first_rank_time_left().is_none().then_some(1)
             }
             // The rank that has started this agent was ended before it could connect.

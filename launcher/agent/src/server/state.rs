@@ -145,6 +145,9 @@ pub(crate) struct Server {
     /// The unfinished collective operations of the members.
     pub(super) gathers: Gathers,
     pub(super) print_failures: bool,
+    /// True if this agent ends after a failure without waiting for the missing ranks: they cannot
+    /// reach it, or it is in a PID namespace whose first process waits for the agent.
+    pub(super) ends_alone: bool,
     pub(super) printing_rank: PrintingRank,
     /// The request of the counted ranks.
     pub(super) request: u64,

@@ -10,6 +10,7 @@ use hostbuf_os::session::{Session, SessionError};
 use hostbuf_os::{process, socket};
 use hostbuf_protocol::message::Message;
 
+use super::network_namespace::is_isolated;
 use super::rank::{is_daemon, job_key};
 use crate::engines::Place;
 use hostbuf_agent::buffer_request;
@@ -21,6 +22,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The number of agents that a rank starts. An agent waits for the rank that has started it, so a
 /// further one would end as the first.
 const MAX_STARTS: u32 = 3;
+
+/// The time that an agent waits for further ranks if its network namespace seems to hide it from
+/// them.
+const ISOLATED_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The further time of an agent that another rank than the first has started. Each rank may have an
+/// agent of its own, and the engine ends the others when the first has printed its error.
+const LATER_RANK: Duration = Duration::from_secs(2);
 
 /// Says `hello` to this host's agent, which is started if necessary. Returns the session and the
 /// name of the agent's socket.
@@ -39,7 +48,10 @@ pub(super) fn find_or_start(
         Ok(key) => key,
         Err(_) if place.local_size == 1 => format!("alone/{random:032x}"),
         Err(missing) => {
-            let why = format!("the engine provides no name for the job ({missing}): use `hostbuf run`");
+            let why = format!(
+                "the engine provides no name for the job ({missing}): use `hostbuf run`, or, if a container hides the engine's \
+                 processes, put `hostbuf exec` in front of the container's command"
+            );
             return Err(AttachError::NotLaunched { why }.into());
         }
     };
@@ -84,7 +96,9 @@ pub(super) fn find_or_start(
             }
             Ok(listener) => {
                 started += 1;
-                start(random, &name, buffers, timeout, &listener)?;
+                let mut spec = Spec::new(random, name.clone(), buffers.to_vec());
+                spec.timeout = timeout;
+                start(spec, place, &listener)?;
             }
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
@@ -102,25 +116,21 @@ pub(super) fn gone() -> AttachError {
 /// Starts the agent in a separate session, neither as a child of this process nor with its streams.
 /// It ends with the process that has started this rank, which is the job's daemon with every
 /// engine.
-fn start(
-    job: u128,
-    name: &str,
-    buffers: &[BufferOptions],
-    timeout: Option<Duration>,
-    listener: &OwnedFd,
-) -> Result<()> {
+fn start(mut spec: Spec, place: Place, listener: &OwnedFd) -> Result<()> {
     let failed = |source: std::io::Error| Error::Os {
         doing: format!("starting the agent of this host{}", process::start_remedy(&source)),
         source,
     };
     let daemon = daemon();
-    let watched_process = process::start_time(daemon).map(|start| WatchedProcess::new(daemon, start));
+    let watched = daemon.unwrap_or_else(parent);
+    spec.watched_process = process::start_time(watched).map(|start| WatchedProcess::new(watched, start));
+    if place.local_size > 1 && is_isolated(daemon, &spec.socket) {
+        let further = if place.local_rank > 0 { LATER_RANK } else { Duration::ZERO };
+        spec.isolated = Some(ISOLATED_TIMEOUT + further);
+    }
     // The descriptor keeps its number through exec, so it must not be a standard stream.
     let fd = listener.as_raw_fd();
-    let mut spec = Spec::new(job, name.into(), buffers.to_vec());
     spec.listener = Some(fd);
-    spec.watched_process = watched_process;
-    spec.timeout = timeout;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg("agent").args(spec.arguments());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -133,21 +143,28 @@ fn start(
     Err(AttachError::AgentGone { why }.into())
 }
 
-/// Returns the engine's process above this one, or the parent without an engine. A shell between
-/// them ends with its own rank, but the agent serves all ranks.
-fn daemon() -> i32 {
-    let parent = nix::unistd::getppid().as_raw();
-    let ancestors = std::iter::successors(Some(parent), |&pid| process::parent(pid).filter(|&p| p > 1));
-    ancestors.take(64).find(|&pid| is_daemon(&process::name(pid))).unwrap_or(parent)
+/// Returns the engine's process above this one, if there is one. A shell between them ends with its
+/// own rank, but the agent serves all ranks.
+fn daemon() -> Option<i32> {
+    let ancestors = std::iter::successors(Some(parent()), |&pid| process::parent(pid).filter(|&p| p > 1));
+    ancestors.take(64).find(|&pid| is_daemon(&process::name(pid)))
 }
 
-/// Makes the child inherit descriptor `fd` and run without a parent here.
+/// Returns the parent of this process.
+fn parent() -> i32 {
+    nix::unistd::getppid().as_raw()
+}
+
+/// Makes the child inherit descriptor `fd` only, and run without a parent here. An engine may wait
+/// until all copies of the pipes that its ranks inherit are closed.
 #[allow(unsafe_code, reason = "forks the agent")]
 fn inherit(command: &mut Command, fd: i32) {
-    // SAFETY: between fork and exec there are only system calls: one changes the flag of a
-    // descriptor, and a second fork, whose parent ends, makes the agent no child of this process.
+    // SAFETY: between fork and exec there are only system calls: two change the flags of
+    // descriptors, and a second fork, whose parent ends, makes the agent no child of this process.
     unsafe {
         command.pre_exec(move || {
+            // Before Linux 5.11 the agent keeps the descriptors of the rank.
+            libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
             if libc::fcntl(fd, libc::F_SETFD, 0) != 0 {
                 return Err(std::io::Error::last_os_error());
             }

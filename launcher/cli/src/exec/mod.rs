@@ -4,6 +4,7 @@
 mod agent;
 mod device_rank;
 mod near_devices;
+mod network_namespace;
 mod proxy;
 mod rank;
 mod rank_binding;
