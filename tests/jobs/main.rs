@@ -16,6 +16,7 @@ mod broker_restart;
 mod bytes_on_gpu;
 mod changed_user;
 mod cluster;
+mod contained_ranks;
 mod containers;
 mod debugging;
 mod departed_clients;
