@@ -246,7 +246,7 @@ impl Electorate for Simulated<'_> {
     }
 
     fn hole(&mut self, from: usize, request: RangeRequest) -> hostbuf::Result<Option<usize>> {
-        let RangeRequest { length, align } = request;
+        let RangeRequest { length, align, .. } = request;
         let holes = self.all((Some(0), 0), |(greatest, mut looked_at), space| {
             let mut search = HoleSearch::new(from, length, align, TOP as usize);
             for &(start, end) in space {
@@ -294,7 +294,7 @@ pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> B
                 let planted = addresses(job.length, job.align, &mut random);
                 job.plant(planted.iter().copied());
                 let mut electorate = Simulated { job: &job, messages: 0, looked_at: 0 };
-                let outcome = elect(&mut electorate, RangeRequest { length: job.length, align: job.align })?;
+                let outcome = elect(&mut electorate, RangeRequest::new(job.length, job.align))?;
                 let Some(address) = outcome.address else {
                     without += 1;
                     continue;
@@ -350,7 +350,7 @@ pub(crate) fn simulate(most: usize, scale: usize) -> BenchResult {
             for i in 0..jobs {
                 let job = SimulatedJob::random(((participants as u64) << 32) + i as u64, participants);
                 let mut electorate = Simulated { job: &job, messages: 0, looked_at: 0 };
-                let outcome = elect(&mut electorate, RangeRequest { length: job.length, align: job.align })?;
+                let outcome = elect(&mut electorate, RangeRequest::new(job.length, job.align))?;
                 one += u32::from(outcome.rounds == 1 && outcome.address.is_some());
                 worst = worst.max(outcome.rounds);
                 if outcome.rounds > 1 {

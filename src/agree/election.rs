@@ -23,6 +23,26 @@ pub struct RangeRequest {
     pub length: usize,
     /// The alignment of the address in bytes, a power of two.
     pub align: usize,
+    /// The first address of the job's own memory, which every participant has mapped, and the
+    /// address behind it. Both are 0 if there is none.
+    pub own: (usize, usize),
+}
+
+impl RangeRequest {
+    /// Makes the request of a job that has mapped nothing yet.
+    #[must_use]
+    pub fn new(length: usize, align: usize) -> RangeRequest {
+        RangeRequest { length, align, own: (0, 0) }
+    }
+
+    /// Returns the candidates of a ballot that lie beside the job's own memory. A participant would
+    /// refuse the others, and name that memory as the cause.
+    fn beside_own(&self, ballot: &Ballot) -> Ballot {
+        let (start, end) = self.own;
+        let is_beside = |at: &usize| at.saturating_add(self.length) <= start || end <= *at;
+        let candidates: Vec<usize> = ballot.as_slice().iter().copied().filter(is_beside).collect();
+        Ballot::new(&candidates)
+    }
 }
 
 /// All participants of an election.
@@ -64,12 +84,13 @@ const SEARCH_STEPS: u32 = 100_000;
 /// # Errors
 /// Returns those of the electorate.
 pub fn elect(electorate: &mut impl Electorate, request: RangeRequest) -> Result<ElectionOutcome> {
-    let RangeRequest { length, align } = request;
+    let RangeRequest { length, align, .. } = request;
     let _span = tracing::info_span!("agree", length, align).entered();
     let mut rounds = 0;
     let mut round = 0;
     while let Some(ballot) = candidates::ballot(round, length, align) {
         round += 1;
+        let ballot = request.beside_own(&ballot);
         if ballot.as_slice().is_empty() {
             continue;
         }
@@ -131,12 +152,21 @@ impl Electorate for Ranks<'_> {
 #[must_use]
 pub fn describe(refusal: &Refusal, length: usize) -> String {
     let (start, end) = refusal.mapping;
-    reason(refusal.address, length, refusal.errno.0, (start, end), refusal.path())
+    let pid = std::process::id() as i32;
+    reason(pid, refusal.address, length, refusal.errno.0, (start, end), refusal.path())
 }
 
-/// Describes a refusal as [`describe`] does, from operands that were received as a message.
+/// Describes a refusal of process `pid` as [`describe`] does, from operands that were received as a
+/// message.
 #[must_use]
-pub fn reason(address: usize, length: usize, errno: i32, mapping: (usize, usize), path: &[u8]) -> String {
+pub fn reason(
+    pid: i32,
+    address: usize,
+    length: usize,
+    errno: i32,
+    mapping: (usize, usize),
+    path: &[u8],
+) -> String {
     let wanted = match length {
         // The message does not contain the length; all ranks request the same one.
         0 => format!("the buffers' range at {address:#x}"),
@@ -152,9 +182,17 @@ pub fn reason(address: usize, length: usize, errno: i32, mapping: (usize, usize)
     }
     let os = std::io::Error::from_raw_os_error(errno);
     match errno {
-        libc::ENOMEM => format!(
-            "{wanted} is refused: {os}. The address space is limited: raise `ulimit -v`, or request less"
-        ),
+        libc::ENOMEM => match process::address_space_limit(pid) {
+            Some(limit) => format!(
+                "{wanted} is refused: the address space of process {pid} is limited to {} (RLIMIT_AS): raise `ulimit -v`, or \
+                 request less",
+                crate::error::Bytes(limit)
+            ),
+            None => format!(
+                "{wanted} is refused: {os}. The address space is limited (RLIMIT_AS), or process {pid} has too many mappings \
+                 (vm.max_map_count): raise `ulimit -v`, or request less"
+            ),
+        },
         libc::EADDRNOTAVAIL => format!(
             "{wanted} is not granted by the GPU's driver, as other addresses may be: find the code that initialises it before \
              main, or request less"
@@ -211,7 +249,7 @@ mod tests {
 
         fn hole(&mut self, from: usize, request: RangeRequest) -> Result<Option<usize>> {
             self.held = None;
-            let RangeRequest { length, align } = request;
+            let RangeRequest { length, align, .. } = request;
             let holes = self.spaces.iter().map(|space| lowest(space, from, length, align));
             Ok(holes.collect::<Option<Vec<_>>>().and_then(|h| h.into_iter().max()))
         }
@@ -261,7 +299,7 @@ mod tests {
             let length = pages * PAGE;
             let expected = common_hole(&spaces, SEARCH_FROM[1], length, align);
             let mut electorate = Simulated { spaces, held: None };
-            let outcome = elect(&mut electorate, RangeRequest { length, align }).unwrap();
+            let outcome = elect(&mut electorate, RangeRequest::new(length, align)).unwrap();
             prop_assert_eq!(outcome.address.is_some(), expected.is_some());
             if let Some(address) = outcome.address {
                 prop_assert_eq!(electorate.held, Some(address), "everybody holds the winner");
@@ -281,7 +319,7 @@ mod tests {
             let first = candidates::ballot(0, length, PAGE).expect("the first ballot");
             let spaces = first.as_slice().iter().map(|&at| vec![(at, at + PAGE)]).collect();
             let outcome =
-                elect(&mut Simulated { spaces, held: None }, RangeRequest { length, align: PAGE }).unwrap();
+                elect(&mut Simulated { spaces, held: None }, RangeRequest::new(length, PAGE)).unwrap();
             assert_eq!(outcome.rounds, 2, "{length:#x}");
             assert!(!first.as_slice().contains(&outcome.address.unwrap()));
         }
@@ -298,8 +336,7 @@ mod tests {
                 vec![(0, hole), (hole + PAGE, own), (own + PAGE, TOP)]
             })
             .collect();
-        let outcome =
-            elect(&mut Simulated { spaces, held: None }, RangeRequest { length: PAGE, align: PAGE }).unwrap();
+        let outcome = elect(&mut Simulated { spaces, held: None }, RangeRequest::new(PAGE, PAGE)).unwrap();
         assert_eq!(outcome.address, Some(hole));
         assert!(outcome.rounds < 20, "{} rounds", outcome.rounds);
     }
@@ -309,9 +346,7 @@ mod tests {
         let half = TOP / 2 / PAGE * PAGE;
         let spaces = vec![vec![(0, half)], vec![(half, TOP)]];
         assert_eq!(
-            elect(&mut Simulated { spaces, held: None }, RangeRequest { length: PAGE, align: PAGE })
-                .unwrap()
-                .address,
+            elect(&mut Simulated { spaces, held: None }, RangeRequest::new(PAGE, PAGE)).unwrap().address,
             None
         );
     }

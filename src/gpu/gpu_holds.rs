@@ -139,7 +139,14 @@ impl GpuHolds {
             Some(refusal) => {
                 let RefusedCandidate { address, errno, mapping: (start, end), path } = refusal.record();
                 let mapping = (start as usize, end as usize);
-                crate::agree::reason(address as usize, length, errno as i32, mapping, path)
+                crate::agree::reason(
+                    std::process::id() as i32,
+                    address as usize,
+                    length,
+                    errno as i32,
+                    mapping,
+                    path,
+                )
             }
             None => format!("the range at {address:#x} is not free"),
         };

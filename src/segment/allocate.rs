@@ -71,10 +71,8 @@ impl HostBuffer {
         let mut layout = Layout::of(&buffers);
         // A sanitizer in this process is visible as a symbol, since the C library runs here.
         let mut ranks = Ranks { group, holds: Holds::new(address_window()), refusal: None };
-        let outcome = election::elect(
-            &mut ranks,
-            RangeRequest { length: layout.length as usize, align: layout.align as usize },
-        )?;
+        let outcome =
+            election::elect(&mut ranks, RangeRequest::new(layout.length as usize, layout.align as usize))?;
         let Some(address) = outcome.address else {
             return Err(election::disagreement(group, ranks.refusal.map(|why| (group.rank(), why))));
         };

@@ -428,6 +428,11 @@ fn without_a_common_hole_no_rank_runs_and_the_error_names_the_mapping() {
     // The hole begins at an address at which no reservation may begin.
     let outcome = three(&[(0, all_but(&[0x4000_0000_0000 + 4096]))]);
     names(&outcome, "rank 0", "is taken by an anonymous mapping at 0x");
+    // A rank with one mapping in the way is not the cause beside a rank without any room.
+    let outcome = three(&[(0, FIRST.into()), (1, all_but(&[]))]);
+    names(&outcome, "rank 1", "is taken by an anonymous mapping at 0x");
+    let outcome = three(&[(0, FIRST.into()), (2, format!("{FIRST},as=50000000"))]);
+    names(&outcome, "rank 2", "is limited to 47.7 MiB (RLIMIT_AS): raise `ulimit -v`");
 }
 
 #[test]

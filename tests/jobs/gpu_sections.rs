@@ -16,21 +16,21 @@ use crate::running_job::{ARRIVAL, RunningJob, SOON, kill_now};
 
 /// The address of the sections, if nothing is there: the buffer occupies the first window.
 const AT: &str = "0x300000000000";
-const SECTION: &str = "name=table,size=5M,gpu=0";
+pub(crate) const SECTION: &str = "name=table,size=5M,gpu=0";
 
-fn checks() -> String {
+pub(crate) fn checks() -> String {
     program("gpu_sections").to_str().expect("UTF-8").to_owned()
 }
 
 /// A folder with the driver, whose name marks the memory of its GPUs.
-struct FakeGpus {
-    folder: Scratch,
+pub(crate) struct FakeGpus {
+    pub(crate) folder: Scratch,
     mark: String,
 }
 
 impl FakeGpus {
     /// Returns `None` if the object that maps sections is not built.
-    fn new(name: &str) -> Option<FakeGpus> {
+    pub(crate) fn new(name: &str) -> Option<FakeGpus> {
         let mark = format!("{name}-{}", std::process::id());
         can_register().then(|| {
             let folder = Scratch::new(name);
@@ -40,7 +40,7 @@ impl FakeGpus {
     }
 
     /// Returns the variables of the driver for a job.
-    fn variables<'a>(&'a self, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    pub(crate) fn variables<'a>(&'a self, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
         let folder = self.folder.0.to_str().expect("UTF-8");
         [&[("LD_LIBRARY_PATH", folder), ("FAKE_CUDA_MARK", &self.mark)], more].concat()
     }
@@ -48,8 +48,26 @@ impl FakeGpus {
     /// Runs `hostbuf run --launcher local` with these options and this program. Nothing of the
     /// GPUs' memory may be left afterwards.
     #[track_caller]
-    fn job(&self, variables: &[(&str, &str)], options: &[&str], program: &[&str]) -> CommandOutput {
-        let mut command = Command::new(hostbuf());
+    pub(crate) fn job(
+        &self,
+        variables: &[(&str, &str)],
+        options: &[&str],
+        program: &[&str],
+    ) -> CommandOutput {
+        self.limited_job("true", variables, options, program)
+    }
+
+    /// Runs a job as [`job`](FakeGpus::job) does, with the limits that a line of shell sets.
+    #[track_caller]
+    pub(crate) fn limited_job(
+        &self,
+        limits: &str,
+        variables: &[(&str, &str)],
+        options: &[&str],
+        program: &[&str],
+    ) -> CommandOutput {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{limits} && exec \"$0\" \"$@\"")]).arg(hostbuf());
         command.args(["run", "--quiet", "--launcher", "local"]).args(options).arg("--").args(program);
         let outcome = CommandOutput::of(command.envs(self.variables(variables)));
         self.leaves_nothing();
@@ -58,7 +76,7 @@ impl FakeGpus {
 
     /// Waits until no process holds memory of the GPUs.
     #[track_caller]
-    fn leaves_nothing(&self) {
+    pub(crate) fn leaves_nothing(&self) {
         eventually("the end of the GPUs' memory", SOON, || self.holders().is_empty());
     }
 

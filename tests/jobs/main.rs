@@ -32,6 +32,7 @@ mod faults;
 mod filling;
 mod first_failure;
 mod forks;
+mod gpu_failures;
 mod gpu_sections;
 mod image;
 mod kraken2;

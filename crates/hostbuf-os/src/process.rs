@@ -92,6 +92,15 @@ fn stat_field(pid: i32, n: usize) -> Option<String> {
     behind.split_ascii_whitespace().nth(n).map(str::to_owned)
 }
 
+/// Returns the limit on the address space of a process in bytes (RLIMIT_AS), if there is one and
+/// this process may read it.
+#[must_use]
+pub fn address_space_limit(pid: i32) -> Option<u64> {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// Returns the short name of a process (`comm`).
 #[must_use]
 pub fn name(pid: i32) -> String {

@@ -80,7 +80,8 @@ impl Holds {
     }
 
     /// Releases all holds, then holds each candidate of `ballot` that is free, with `length` bytes.
-    /// Returns the held candidates as a bit mask, and the first refusal.
+    /// Returns the held candidates as a bit mask, and the first refusal because of a limit, or else
+    /// the first one.
     pub fn vote(&mut self, ballot: &Ballot, length: usize) -> (u64, Option<Refusal>) {
         self.release();
         self.length = length;
@@ -93,7 +94,14 @@ impl Holds {
                     self.addresses[i] = address;
                     self.mask |= 1 << i;
                 }
-                Err(errno) if first.is_none() => first = Some(Refusal::find(address, length, errno)),
+                // A limit is the better reason: it refuses every other address too.
+                Err(errno)
+                    if first
+                        .as_ref()
+                        .is_none_or(|one: &Refusal| errno == Errno::NOMEM && one.errno != errno) =>
+                {
+                    first = Some(Refusal::find(address, length, errno));
+                }
                 Err(_) => {}
             }
         }

@@ -187,6 +187,15 @@ pub struct RefusedCandidate<'a> {
     pub path: &'a [u8],
 }
 
+impl RefusedCandidate<'_> {
+    /// Returns whether a limit of the participant is the cause, so that it can hold no other
+    /// candidate either.
+    #[must_use]
+    pub fn is_limit(&self) -> bool {
+        self.errno == hostbuf_raw::syscall::Errno::NOMEM.0 as u64 && self.mapping == (0, 0)
+    }
+}
+
 // The longest message is that with all buffers.
 const _: () = assert!(128 + TEXT_MAX + MAX_BUFFERS * (8 + 24 + NAME_MAX.next_multiple_of(8)) <= FRAME_MAX);
 

@@ -195,7 +195,7 @@ fn steps(
 
     let begun = Instant::now();
     let mut layout = Layout::of(&spec.buffers);
-    let request = RangeRequest { length: layout.length as usize, align: layout.align as usize };
+    let request = RangeRequest::new(layout.length as usize, layout.align as usize);
     let elected = JobElectorate::new(group, server, ranks).elect(request)?;
     layout.address = elected.address;
     phases[Phase::Agree as usize] = micros(begun);
@@ -213,6 +213,7 @@ fn steps(
         tensors.publish(&page);
     }
     let (address, buffers) = (layout.address, spec.buffers.iter().map(|b| b.name.clone()).collect());
+    let own = (layout.address as usize, (layout.address + layout.length) as usize);
     server.order(Order::Serve(Box::new(layout), Arc::new(descriptors)));
     let mapped = if ranks == 0 {
         Ok(())
@@ -223,7 +224,7 @@ fn steps(
         })
     };
     together(group, mapped)?;
-    map_gpu_sections(spec, group, server, ranks, &page)?;
+    map_gpu_sections(spec, group, server, ranks, &page, own)?;
     phases[Phase::Map as usize] = micros(begun);
     page.control().set_phases(phases);
     if let (Some(message), true) = (&present.notice, spec.reports) {

@@ -12,7 +12,8 @@ use super::stop::{Stop, event, together};
 
 /// Finds an address for the GPU sections of the job that all ranks hold, and waits until the ranks
 /// that use GPUs have created and mapped them. Does nothing for a job without such sections. `page`
-/// is the control page of this host, which has `ranks` ranks. Collective.
+/// is the control page of this host, which has `ranks` ranks, and `own` the range of the buffers.
+/// Collective.
 ///
 /// # Errors
 /// The place where the phases stop.
@@ -22,13 +23,14 @@ pub(super) fn map_gpu_sections(
     server: &ServerHandle,
     ranks: usize,
     page: &ControlPage,
+    own: (usize, usize),
 ) -> Result<(), Stop> {
     let pieces = gpu_pieces(&spec.buffers);
     if pieces.is_empty() {
         return Ok(());
     }
     let length = gpu_range_length(&pieces) as usize;
-    let request = RangeRequest { length, align: GPU_ADDRESS_ALIGNMENT as usize };
+    let request = RangeRequest { length, align: GPU_ADDRESS_ALIGNMENT as usize, own };
     let elected = JobElectorate::new(group, server, ranks).elect(request).map_err(|stop| match stop {
         Stop::Everywhere(error) => {
             Stop::Everywhere(error.map_message(|why| format!("the address of the GPU sections: {why}")))

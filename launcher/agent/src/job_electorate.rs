@@ -6,6 +6,7 @@ use hostbuf::{Error, ErrorClass, JobError, Result};
 use hostbuf_protocol::candidates::Ballot;
 
 use super::orders::{Answer, Event, Order, Question, ServerHandle};
+use super::rank_refusal::RankRefusal;
 use super::stop::{Stop, event};
 use super::timed_error::TimedError;
 
@@ -22,7 +23,7 @@ pub(super) struct JobElectorate<'a> {
     server: &'a ServerHandle,
     /// The number of ranks on this host.
     ranks: usize,
-    refusal: Option<(usize, String)>,
+    refusal: Option<RankRefusal>,
     stop: Option<Stop>,
 }
 
@@ -45,8 +46,20 @@ impl<'a> JobElectorate<'a> {
         let outcome = outcome.map_err(|error| self.stop.take().unwrap_or_else(|| error.into()))?;
         match outcome.address {
             Some(address) => Ok(Elected { address: address as u64, rounds: outcome.rounds }),
-            None => Err(agree::disagreement(self.group, self.refusal).into()),
+            None => Err(self.disagreement()),
         }
+    }
+
+    /// Returns the error of an election without a winner. Collective.
+    fn disagreement(self) -> Stop {
+        let is_final = self.refusal.as_ref().is_some_and(|refusal| refusal.is_final);
+        let mut words = [u64::from(is_final)];
+        if let Err(error) = self.group.all_reduce(&mut words, Reduce::Max) {
+            return error.into();
+        }
+        // The other refusals are not the cause if a rank can hold no address at all.
+        let refusal = self.refusal.filter(|refusal| refusal.is_final || words[0] == 0);
+        agree::disagreement(self.group, refusal.map(|refusal| (refusal.rank, refusal.why))).into()
     }
 
     /// Asks the ranks of this host.
@@ -78,14 +91,14 @@ impl Electorate for JobElectorate<'_> {
             Err(error) => Err(self.stopping(Stop::Here(error))),
             Ok(_) if words[1] == 0 => Err(self.stopping(Stop::There)),
             Ok(answer) => {
-                self.refusal = self.refusal.take().or(answer.refusal);
+                self.refusal = RankRefusal::cause(self.refusal.take(), answer.refusal);
                 Ok(words[0])
             }
         }
     }
 
     fn hole(&mut self, from: usize, request: RangeRequest) -> Result<Option<usize>> {
-        let RangeRequest { length, align } = request;
+        let RangeRequest { length, align, .. } = request;
         let answer = self.ask(Question::Search { length, from, align });
         // A host without ranks has no occupied addresses.
         let hole = answer.as_ref().map_or(0, |a| if self.ranks == 0 { from as u64 } else { a.hole });
@@ -94,7 +107,10 @@ impl Electorate for JobElectorate<'_> {
         match answer {
             Err(error) => Err(self.stopping(Stop::Here(error))),
             Ok(_) if words[1] == 1 => Err(self.stopping(Stop::There)),
-            Ok(_) => Ok((words[0] != u64::MAX).then_some(words[0] as usize)),
+            Ok(answer) => {
+                self.refusal = RankRefusal::cause(self.refusal.take(), answer.refusal);
+                Ok((words[0] != u64::MAX).then_some(words[0] as usize))
+            }
         }
     }
 }

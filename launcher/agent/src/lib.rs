@@ -22,6 +22,7 @@ pub mod lookup;
 mod mpi_abi;
 mod orders;
 mod present;
+mod rank_refusal;
 pub mod report;
 mod report_interval;
 mod server;

@@ -11,6 +11,7 @@ use hostbuf_protocol::candidates::Ballot;
 use hostbuf_protocol::message::Message;
 use nix::sys::eventfd::EventFd;
 
+use super::rank_refusal::RankRefusal;
 use super::timed_error::TimedError;
 
 /// A request of the coordinator.
@@ -85,8 +86,9 @@ pub(super) struct Answer {
     pub(super) mask: u64,
     /// The highest of the holes that the ranks have found.
     pub(super) hole: u64,
-    /// The refusal of the lowest rank that has refused a candidate.
-    pub(super) refusal: Option<(usize, String)>,
+    /// The refusal of the lowest rank that can hold no address, or else of the lowest rank that has
+    /// refused a candidate.
+    pub(super) refusal: Option<RankRefusal>,
 }
 
 /// The ranks that do not have the buffer before `main`.

@@ -5,6 +5,7 @@ use hostbuf_os::{Packet, Received};
 use hostbuf_protocol::message::{Message, RefusedCandidate, Role};
 
 use super::super::orders::Question;
+use super::super::rank_refusal::RankRefusal;
 use super::outbox::MAX_BACKLOG;
 use super::state::{RankAnswer, Server, Stage};
 
@@ -49,7 +50,13 @@ impl Server {
             }
             (Message::Votes { mask, refusal }, Role::Rank) if peer.counted => {
                 if let Stage::Asking(Question::Ballot(_, length)) = self.stage {
-                    let refusal = refusal.map(|refused| describe(&refused, length));
+                    let rank = hello.rank as usize;
+                    let refusal = refusal.map(|refused| RankRefusal {
+                        rank,
+                        why: describe(peer.pid, &refused, length),
+                        is_final: refused.is_limit(),
+                    });
+                    peer.refusal = refusal.clone().or(peer.refusal.take());
                     peer.answer = Some(RankAnswer::Votes(mask, refusal));
                     self.deadline.progress();
                     self.check_answered();
@@ -137,9 +144,9 @@ impl Server {
     }
 }
 
-/// Describes why a rank cannot hold a candidate of `length` bytes.
-fn describe(refused: &RefusedCandidate<'_>, length: usize) -> String {
+/// Describes why the rank with process `pid` cannot hold a candidate of `length` bytes.
+fn describe(pid: i32, refused: &RefusedCandidate<'_>, length: usize) -> String {
     let RefusedCandidate { address, errno, mapping: (start, end), path } = *refused;
     let mapping = (start as usize, end as usize);
-    hostbuf::agree::reason(address as usize, length, errno as i32, mapping, path)
+    hostbuf::agree::reason(pid, address as usize, length, errno as i32, mapping, path)
 }

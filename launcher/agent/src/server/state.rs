@@ -17,6 +17,7 @@ use nix::sys::signalfd::SignalFd;
 
 use super::super::first_failure::FirstFailure;
 use super::super::orders::{Event, Order, Question};
+use super::super::rank_refusal::RankRefusal;
 use super::super::report::Report;
 use super::attached::Attached;
 use super::deadline::Deadline;
@@ -39,6 +40,8 @@ pub(super) struct ClientProcess {
     pub(super) ready: Option<AddressWindow>,
     /// Its answer to the last question.
     pub(super) answer: Option<RankAnswer>,
+    /// Its last refusal of a candidate.
+    pub(super) refusal: Option<RankRefusal>,
     pub(super) mapped: bool,
     /// True if it is a rank that maps the GPU sections.
     pub(super) uses_gpus: bool,
@@ -67,6 +70,7 @@ impl ClientProcess {
             coverage: (Coverage::Preloaded, String::new()),
             ready: None,
             answer: None,
+            refusal: None,
             mapped: false,
             uses_gpus: false,
             has_mapped_gpu: false,
@@ -83,8 +87,8 @@ impl ClientProcess {
 /// The answer of one rank.
 #[derive(Clone, Debug)]
 pub(super) enum RankAnswer {
-    /// The candidates that it holds, as bits, and the description of the first that it cannot hold.
-    Votes(u64, Option<String>),
+    /// The candidates that it holds, as bits, and the reason why it cannot hold another one.
+    Votes(u64, Option<RankRefusal>),
     /// The hole that it has found.
     Hole(Option<u64>),
 }

@@ -1,6 +1,7 @@
 //! The server's checks that all ranks of this host have connected, answered and mapped.
 
 use super::super::orders::{Answer, Event};
+use super::super::rank_refusal::RankRefusal;
 use super::state::{RankAnswer, Server, Stage};
 
 impl Server {
@@ -20,19 +21,25 @@ impl Server {
 
     pub(super) fn check_answered(&mut self) {
         let mut sum = Answer { mask: u64::MAX, hole: 0, refusal: None };
-        for (id, hello) in self.ranks() {
-            match &self.peers[id].answer {
+        let mut refusals = Vec::new();
+        for (id, _) in self.ranks() {
+            let peer = &self.peers[id];
+            match &peer.answer {
                 None => return,
-                Some(RankAnswer::Hole(hole)) => sum.hole = sum.hole.max(hole.unwrap_or(u64::MAX)),
+                Some(RankAnswer::Hole(hole)) => {
+                    sum.hole = sum.hole.max(hole.unwrap_or(u64::MAX));
+                    // No address is left for this rank.
+                    let refusal = peer.refusal.clone().filter(|_| hole.is_none());
+                    refusals.extend(refusal.map(|refusal| RankRefusal { is_final: true, ..refusal }));
+                }
                 Some(RankAnswer::Votes(mask, refusal)) => {
                     sum.mask &= mask;
-                    let lower = sum.refusal.as_ref().is_none_or(|(rank, _)| hello.rank < *rank as u64);
-                    if let Some(why) = refusal.as_ref().filter(|_| lower) {
-                        sum.refusal = Some((hello.rank as usize, why.clone()));
-                    }
+                    refusals.extend(refusal.clone());
                 }
             }
         }
+        refusals.sort_by_key(|refusal| refusal.rank);
+        sum.refusal = refusals.into_iter().map(Some).fold(None, RankRefusal::cause);
         self.stage = Stage::Waiting;
         let _ = self.events.send(Event::Answered(sum));
     }
