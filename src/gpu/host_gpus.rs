@@ -93,8 +93,8 @@ fn no_access(number: u32, writes: bool, error: &CudaError) -> Error {
     let host = process::host_name();
     let why = match error.code() {
         Some(CudaCode::INVALID_DEVICE) if writes => {
-            "it has no peer access to the GPU that holds the memory (nvidia-smi topo -p2p r): give each rank only GPUs \
-             with peer access (CUDA_VISIBLE_DEVICES)"
+            "it has no peer access to a GPU that holds the memory (nvidia-smi topo -p2p r): name GPUs with peer access in \
+             gpu=, and give each rank only such GPUs (CUDA_VISIBLE_DEVICES)"
                 .to_owned()
         }
         _ => error.without_host(),

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::error::{Error, Result};
 use crate::gpu::driver_error;
 use crate::gpu::host_gpus::HostGpus;
-use crate::segment::GpuPiece;
+use crate::segment::{GpuPiece, gpu_range_length};
 use hostbuf_cuda::{CudaError, MappedMemory, PhysicalMemory, VirtualRange};
 use hostbuf_os::{Bytes, process};
 
@@ -19,6 +19,15 @@ pub struct MappedSections {
 }
 
 impl MappedSections {
+    /// Creates the memory of all pieces, and maps it to addresses of the driver's choice.
+    ///
+    /// # Errors
+    /// As [`create`](MappedSections::create).
+    pub fn create_anywhere(gpus: &HostGpus, pieces: &[GpuPiece]) -> Result<MappedSections> {
+        let range = VirtualRange::reserve(gpus.first(), gpu_range_length(pieces) as usize, None);
+        MappedSections::create(gpus, range.map_err(|error| driver_error(&error))?, pieces)
+    }
+
     /// Creates the memory of all pieces, and maps it to `range`.
     ///
     /// # Errors

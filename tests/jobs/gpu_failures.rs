@@ -1,6 +1,10 @@
 //! The errors of jobs with GPU sections name the cause, the limit and the remedy. They use the fake
 //! driver of `gpu_sections.rs`.
 
+use std::process::Command;
+
+use hostbuf_tests::{CommandOutput, hostbuf};
+
 use crate::gpu_sections::FakeGpus;
 
 #[test]
@@ -15,5 +19,26 @@ fn a_limited_address_space_is_named_and_not_the_buffer() {
             assert!(outcome.stderr.contains(words), "{words}: {outcome:?}");
         }
         assert!(!outcome.stderr.contains("memfd"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn the_doctor_and_the_job_name_a_gpu_without_peer_access() {
+    let Some(gpus) = FakeGpus::new("gpu-peers") else { return };
+    let section = "name=table,size=4M,gpu=0,1,0";
+    let variables = [("FAKE_CUDA_GPUS", "2"), ("FAKE_CUDA_NO_PEERS", "1")];
+    for (variables, status) in [(&variables[..1], 0), (&variables, 1)] {
+        let variables = gpus.variables(variables);
+        let mut command = Command::new(hostbuf());
+        let doctor =
+            CommandOutput::of(command.args(["doctor", "--section", section]).envs(variables.clone()));
+        let line = doctor.stdout.lines().find(|line| line.contains("  --section gpu=  ")).expect("a finding");
+        assert_eq!(doctor.status, status, "{doctor:?}");
+        let job = gpus.job(&variables, &["-n", "2", "--section", section], &["true"]);
+        assert_eq!(job.status == 0, status == 0, "{job:?}");
+        for words in ["access of GPU ", "no peer access", "name GPUs with peer access in gpu="] {
+            let says = [line.contains(words), job.stderr.contains(words)];
+            assert_eq!(says, [status == 1; 2], "{words}: {line} {job:?}");
+        }
     }
 }

@@ -3,24 +3,35 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hostbuf::gpu::HostGpus;
-use hostbuf::{BufferOptions, Bytes};
+use hostbuf::gpu::{HostGpus, MappedSections};
+use hostbuf::segment::{GpuPiece, gpu_pieces};
+use hostbuf::{BufferOptions, Bytes, Section};
 
 use super::child;
 use crate::finding::Finding;
 
-/// Checks, in a child process, whether this process sees the GPUs of the buffer's sections. Returns
-/// `None` for a buffer without such sections.
+/// Checks, in a child process, whether all GPUs of this process have access to small sections on
+/// the GPUs of the buffer's sections. Returns `None` for a buffer without such sections.
 pub(super) fn line(buffer: Option<&BufferOptions>) -> Option<Finding> {
     let sections = || buffer.into_iter().flat_map(|buffer| &buffer.sections).filter(|s| s.is_on_gpus());
     let gpus: BTreeSet<u32> = sections().flat_map(|section| section.gpus.iter().copied()).collect();
     let bytes = sections().map(|section| section.size).sum();
-    let find = || {
-        let found =
-            HostGpus::find().and_then(|host| gpus.iter().try_for_each(|&gpu| host.gpu(gpu).map(drop)));
-        found.map_or_else(|error| format!("error {error}"), |()| "ok".into())
-    };
-    (!gpus.is_empty()).then(|| finding(&gpus, bytes, child::ask(Duration::from_secs(60), find)))
+    let small = sections().fold(BufferOptions::new(0), |options, section| {
+        let gpus = section.gpus.iter().copied().collect::<BTreeSet<_>>();
+        options.section(Section::new(section.name.clone(), 1).gpus(gpus))
+    });
+    let pieces = gpu_pieces(&[small]);
+    let map = || map(&pieces).map_or_else(|why| format!("error {why}"), |()| "ok".into());
+    (!gpus.is_empty()).then(|| finding(&gpus, bytes, child::ask(Duration::from_secs(60), map)))
+}
+
+/// Maps these pieces as a job does, and unmaps them.
+///
+/// # Errors
+/// The reason why a job with these GPUs fails, and the remedy.
+fn map(pieces: &[GpuPiece]) -> Result<(), String> {
+    let mapped = HostGpus::find().and_then(|host| MappedSections::create_anywhere(&host, pieces));
+    mapped.map(drop).map_err(|error| error.to_string())
 }
 
 fn finding(gpus: &BTreeSet<u32>, bytes: u64, asked: Result<String, String>) -> Finding {
