@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::job::job_error::JobError;
+use hostbuf_os::OpenDescriptors;
 use hostbuf_os::session::SessionError;
 use hostbuf_protocol::message::Message;
 
@@ -91,6 +92,12 @@ impl From<SessionError> for AttachError {
             }
             SessionError::Timeout(limit) => AttachError::AgentGone {
                 why: format!("the agent of this host did not answer within {} s", limit.as_secs()),
+            },
+            SessionError::Io(error) if error.raw_os_error() == Some(libc::EMFILE) => AttachError::AgentGone {
+                why: format!(
+                    "receiving the descriptors of the agent of this host failed: {error}; {} and needs more: raise `ulimit -n`",
+                    OpenDescriptors::count()
+                ),
             },
             SessionError::Io(error) => AttachError::AgentGone {
                 why: format!("exchanging messages with the agent of this host failed: {error}"),

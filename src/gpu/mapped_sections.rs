@@ -7,7 +7,7 @@ use crate::gpu::driver_error;
 use crate::gpu::host_gpus::HostGpus;
 use crate::segment::{GpuPiece, gpu_range_length};
 use hostbuf_cuda::{CudaError, MappedMemory, PhysicalMemory, VirtualRange};
-use hostbuf_os::{Bytes, process};
+use hostbuf_os::{Bytes, OpenDescriptors, process};
 
 /// The GPU sections of a job, mapped in this process. All GPUs of the process have access to them.
 ///
@@ -34,11 +34,11 @@ impl MappedSections {
     /// [`Error::Unsupported`] with the driver's reason: a GPU that this process does not see, too
     /// little memory, a GPU that has no access to the memory of another.
     pub fn create(gpus: &HostGpus, range: VirtualRange, pieces: &[GpuPiece]) -> Result<MappedSections> {
-        let create = |piece: &GpuPiece| {
+        let create = |(i, piece): (usize, &GpuPiece)| {
             let created = PhysicalMemory::create(gpus.gpu(piece.gpu)?, piece.length as usize);
-            created.map_err(|error| failed(piece, &error))
+            created.map_err(|error| failed(piece, &error, pieces.len() - i))
         };
-        MappedSections::map(gpus, range, pieces.iter().map(create).collect::<Result<_>>()?)
+        MappedSections::map(gpus, range, pieces.iter().enumerate().map(create).collect::<Result<_>>()?)
     }
 
     /// Maps the memory of other processes, by the descriptors of all pieces, to `range`.
@@ -56,12 +56,13 @@ impl MappedSections {
             let (found, expected) = (descriptors.len(), pieces.len());
             return Err(Error::invalid(format!("{found} descriptors of GPU memory instead of {expected}")));
         }
-        let import = |(piece, descriptor): (&GpuPiece, &OwnedFd)| {
+        let import = |(i, (piece, descriptor)): (usize, (&GpuPiece, &OwnedFd))| {
             let bytes = piece.length as usize;
             let imported = PhysicalMemory::import(gpus.gpu(piece.gpu)?, descriptor.as_fd(), bytes);
-            imported.map_err(|error| failed(piece, &error))
+            imported.map_err(|error| failed(piece, &error, pieces.len() - i))
         };
-        MappedSections::map(gpus, range, pieces.iter().zip(descriptors).map(import).collect::<Result<_>>()?)
+        let all = pieces.iter().zip(descriptors).enumerate();
+        MappedSections::map(gpus, range, all.map(import).collect::<Result<_>>()?)
     }
 
     fn map(gpus: &HostGpus, range: VirtualRange, memory: Vec<PhysicalMemory>) -> Result<MappedSections> {
@@ -75,18 +76,20 @@ impl MappedSections {
     /// # Errors
     /// [`Error::Unsupported`] with the driver's reason.
     pub fn export(&self) -> Result<Vec<OwnedFd>> {
-        let descriptors = self.mapped.memories().iter().map(PhysicalMemory::export);
-        descriptors.collect::<std::result::Result<_, _>>().map_err(|error| Error::Unsupported {
-            what: format!("exporting {} pieces of GPU sections", self.mapped.memories().len()),
-            why: format!(
-                "{error}. Each piece needs up to two descriptors: raise ulimit -n if there are too few"
-            ),
-        })
+        let memories = self.mapped.memories();
+        let export = |(i, memory): (usize, &PhysicalMemory)| {
+            memory.export().map_err(|error| Error::Unsupported {
+                what: format!("exporting {} pieces of GPU sections", memories.len()),
+                why: format!("{error}{}", shortage(memories.len() - i)),
+            })
+        };
+        memories.iter().enumerate().map(export).collect()
     }
 }
 
-/// Returns the error of a piece that cannot be created or imported.
-fn failed(piece: &GpuPiece, error: &CudaError) -> Error {
+/// Returns the error of a piece that cannot be created or imported. It is the first of `left`
+/// pieces that are left.
+fn failed(piece: &GpuPiece, error: &CudaError, left: usize) -> Error {
     Error::Unsupported {
         what: format!(
             "section \"{}\" with {} on GPU {} of {}",
@@ -95,6 +98,16 @@ fn failed(piece: &GpuPiece, error: &CudaError) -> Error {
             piece.gpu,
             process::host_name()
         ),
-        why: error.without_host(),
+        why: format!("{}{}", error.without_host(), shortage(left)),
     }
+}
+
+/// Returns the end of the error of a driver that may have too few descriptors for `pieces` pieces.
+/// Drivers return various codes then, or none that names the cause.
+fn shortage(pieces: usize) -> String {
+    let (files, more) = (OpenDescriptors::count(), pieces as u64);
+    if files.has_room(more) {
+        return String::new();
+    }
+    format!(". The driver may lack descriptors: {}; raise `ulimit -n`", files.needs(more))
 }

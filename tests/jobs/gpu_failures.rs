@@ -5,7 +5,7 @@ use std::process::Command;
 
 use hostbuf_tests::{CommandOutput, hostbuf};
 
-use crate::gpu_sections::FakeGpus;
+use crate::gpu_sections::{FakeGpus, checks};
 
 #[test]
 fn a_limited_address_space_is_named_and_not_the_buffer() {
@@ -41,4 +41,27 @@ fn the_doctor_and_the_job_name_a_gpu_without_peer_access() {
             assert_eq!(says, [status == 1; 2], "{words}: {line} {job:?}");
         }
     }
+}
+
+#[test]
+fn a_later_program_with_few_descriptors_names_the_limit() {
+    let Some(gpus) = FakeGpus::new("gpu-descriptors") else { return };
+    let many = format!("name=table,size=4M,gpu={}", vec!["0"; 128].join(","));
+    for limit in [60, 100, 160, 200] {
+        let script = format!("ulimit -n {limit}; exec \"$0\" shared");
+        let options = ["-n", "2", "--section", &many];
+        let outcome = gpus.job(&[], &options, &["sh", "-c", &script, &checks()]);
+        assert!(outcome.status != 0, "{limit}: {outcome:?}");
+        for line in outcome.said() {
+            assert!(line.starts_with("hostbuf: rank "), "{limit}: {line}");
+            let names = format!("this process may open {limit} files (RLIMIT_NOFILE), has ");
+            let needs = line.contains(" open and needs up to ");
+            assert!(
+                line.contains(&names) && needs && line.to_lowercase().contains("raise `ulimit -n`"),
+                "{line}"
+            );
+        }
+    }
+    let script = "ulimit -n 300; exec \"$0\" shared";
+    gpus.job(&[], &["-n", "2", "--section", &many], &["sh", "-c", script, &checks()]).ok();
 }

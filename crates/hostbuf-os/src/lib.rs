@@ -23,6 +23,7 @@ pub mod mempolicy;
 mod node_id;
 pub mod node_memory;
 pub mod non_temporal;
+mod open_descriptors;
 pub mod per_process;
 pub mod poison;
 pub mod printable;
@@ -41,6 +42,7 @@ pub use error::Error;
 pub use frame_socket::{FrameSocket, Packet, Received, encode};
 pub use hostbuf_raw::{maps, syscall as raw};
 pub use node_id::NodeId;
+pub use open_descriptors::OpenDescriptors;
 pub use private_fd::{ForkLock, PrivateFd};
 
 /// Compiles and runs the examples of the README.

@@ -5,12 +5,13 @@ use std::ffi::{CStr, c_char};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use hostbuf::{Error, JobError, Result};
+use hostbuf::{JobError, Result};
 use hostbuf_os::{FrameSocket, Packet, Received, socket};
 use hostbuf_protocol::ballot::{Holds, answer};
 use hostbuf_protocol::environment::{CONNECTION_SILENT, ENV_CONNECTION};
 use hostbuf_protocol::message::{AddressWindow, Message};
 
+use crate::descriptor_shortage::descriptor_shortage;
 use crate::gpu_user::{GpuUser, has_mapped_sections};
 use crate::message::say;
 use crate::process_end::exit_process;
@@ -114,8 +115,11 @@ impl AgentLink {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 // Only `GpuMemory` carries enough descriptors to exceed the limit.
                 Err(source) if source.raw_os_error() == Some(libc::EMFILE) => {
-                    let doing = "receiving the descriptors of the GPU sections (raise ulimit -n)".into();
-                    return Err(Error::Os { doing, source });
+                    let pieces = match &vote {
+                        Some(GpuVote::Gpus(user)) => user.pieces(),
+                        _ => 0,
+                    };
+                    return Err(descriptor_shortage(pieces, source));
                 }
                 Ok(_) | Err(_) => return Ok(AgentReply::None),
             }

@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use hostbuf::gpu::{GpuHolds, HostGpus, MappedSections};
 use hostbuf::segment::{GpuPiece, gpu_range_length};
-use hostbuf::{Error, HostBuffer, Result};
+use hostbuf::{AttachError, Error, HostBuffer, Result};
 use hostbuf_os::fork_guard::ForkGuard;
-use hostbuf_os::session::Session;
+use hostbuf_os::session::{Session, SessionError};
 use hostbuf_os::set_once::SetOnce;
 use hostbuf_os::{FrameSocket, Packet};
 use hostbuf_protocol::environment::{ENV_GPU, ENV_JOB};
 use hostbuf_protocol::message::{Hello, Message, Role};
+
+use crate::descriptor_shortage::descriptor_shortage;
 
 /// The time within which the agent of this host has to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -61,6 +63,11 @@ impl GpuUser {
         Ok(Some(GpuUser { gpus, buffers: buffers.to_vec(), pieces, holds, range: None }))
     }
 
+    /// Returns the number of pieces, each of which has a descriptor.
+    pub(crate) fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
     /// Handles a message of the agent about the GPU sections.
     ///
     /// # Errors
@@ -102,7 +109,14 @@ impl GpuUser {
         let hello = Message::Hello { hello: Hello::of(Role::GpuUser), command: b"" };
         let answer = Session::open(&job, Some(ANSWER_TIMEOUT), &hello)
             .and_then(|session| session.first_answer(ANSWER_TIMEOUT));
-        let packet = answer.map_err(hostbuf::AttachError::from)?;
+        let packet = answer.map_err(|error| match error {
+            SessionError::Connect(source) | SessionError::Io(source)
+                if source.raw_os_error() == Some(libc::EMFILE) =>
+            {
+                descriptor_shortage(self.pieces.len(), source)
+            }
+            other => AttachError::from(other).into(),
+        })?;
         let Ok(Message::GpuMemory { address }) = packet.message() else { return Err(unexpected()) };
         let length = gpu_range_length(&self.pieces) as usize;
         let range = self.holds.take().ok_or_else(unexpected)?.take(address, length)?;

@@ -15,6 +15,7 @@
 //! include/hostbuf_registered.h declares the exported functions.
 
 mod agent_link;
+mod descriptor_shortage;
 mod exports;
 mod gpu_user;
 mod message;
@@ -25,7 +26,7 @@ mod registrations;
 use hostbuf::register::DeviceList;
 use hostbuf::{Error, ErrorClass, HostBuffer, JobError, Result};
 use hostbuf_os::process;
-use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_REGISTER};
+use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_RANK, ENV_REGISTER};
 
 use agent_link::{AgentLink, AgentReply};
 use gpu_user::GpuUser;
@@ -107,6 +108,11 @@ fn has_buffer() -> bool {
 }
 
 fn fail(error: &JobError) -> ! {
-    say(&format!("process {} on {}: {error}", std::process::id(), process::host_name()));
+    let (pid, host) = (std::process::id(), process::host_name());
+    // A later program of a rank.
+    match std::env::var(ENV_RANK) {
+        Ok(rank) => say(&format!("rank {rank} on {host} (process {pid}): {error}")),
+        Err(_) => say(&format!("process {pid} on {host}: {error}")),
+    }
     exit_process(error.class.status().into())
 }

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use hostbuf::{ErrorClass, JobError};
-use hostbuf_os::encode;
+use hostbuf_os::{OpenDescriptors, encode};
 use hostbuf_protocol::failure::ErrorRecord;
 use hostbuf_protocol::message::Message;
 
@@ -52,8 +52,9 @@ impl Server {
     /// Fails the job since this agent has no room for the descriptors of a packet.
     pub(super) fn lacks_descriptors(&mut self, id: u64) {
         let why = format!(
-            "the agent cannot receive the {} descriptors of the GPU sections: raise the hard limit of open files (ulimit -Hn)",
-            self.gpu.pieces
+            "the agent cannot receive the {} descriptors of the GPU sections: {}; raise the hard limit (`ulimit -Hn`)",
+            self.gpu.pieces,
+            OpenDescriptors::count().needs(self.gpu.pieces as u64)
         );
         self.lost_with(id, JobError::new(ErrorClass::Os, why));
     }
