@@ -28,6 +28,9 @@ class Properties(Sections):
         self.assertEqual(table.__cuda_array_interface__, wanted)
         with self.assertRaisesRegex(hostbuf.InvalidError, 'buffer "default" has no GPU section "other": it has table'):
             self.buffer.gpu_section("other")
+        for wrong in (lambda: self.buffer.section("table"), lambda: self.buffer.array(section="table")):
+            with self.assertRaisesRegex(hostbuf.InvalidError, "is GPU memory: get it by gpu_section"):
+                wrong()
         with self.assertRaises(TypeError):
             self.buffer.gpu_section(7)  # type: ignore[arg-type]
         with hostbuf.allocate(None, 4096) as own, self.assertRaisesRegex(hostbuf.InvalidError, "it has none"):

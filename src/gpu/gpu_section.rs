@@ -55,10 +55,17 @@ impl HostBuffer {
                 self.gpu_section_pieces().map(|pieces| pieces[0].section.as_str()).collect();
             let known =
                 if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) };
-            return Err(Error::invalid(format!(
-                "buffer \"{}\" has no GPU section \"{name}\": {known}",
-                self.name()
-            )));
+            let buffer = self.name();
+            return Err(Error::invalid(match self.section(name) {
+                Ok(_) => format!(
+                    "section \"{name}\" of buffer \"{buffer}\" is host memory: get it by section (in C and Fortran \
+                     hostbuf_section), or request it with gpu= (--section name={name},size=2G,gpu=0)"
+                ),
+                Err(_) => format!(
+                    "buffer \"{buffer}\" has no GPU section \"{name}\": {known}; request it with the buffer (--section \
+                     name={name},size=2G,gpu=0)"
+                ),
+            }));
         };
         let mapped = preregistered::maps_gpu_sections();
         let Some(range) = self.control().gpu_range(self.index)?.filter(|_| mapped) else {

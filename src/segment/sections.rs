@@ -90,7 +90,7 @@ impl HostBuffer {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the buffer has no section of this name.
+    /// [`Error::Invalid`] if the buffer has no section of this name, or if it is GPU memory.
     pub fn section(&self, name: &str) -> Result<Span> {
         let Some(section) = self.named_sections().find(|section| section.name == name) else {
             let names: Vec<String> =
@@ -100,6 +100,13 @@ impl HostBuffer {
                 names => format!("its sections are {names}"),
             };
             let buffer = self.name();
+            let mut on_gpus = self.segment.identity.gpu_sections(self.index);
+            if on_gpus.any(|pieces| pieces[0].section == name) {
+                return Err(Error::invalid(format!(
+                    "section \"{name}\" of buffer \"{buffer}\" is GPU memory: get it by gpu_section (in C and Fortran \
+                     hostbuf_gpu_section)"
+                )));
+            }
             return Err(Error::invalid(format!(
                 "buffer \"{buffer}\" has no section \"{name}\": {its}; request it with the buffer (--section name={name},size=2G, or in \
                  the options of allocate)"

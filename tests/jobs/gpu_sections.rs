@@ -104,7 +104,9 @@ fn ranks_follow_pointers_in_a_section_on_two_gpus() {
         outcome.lines("ok "),
         [
             format!("shared at {AT} 10 MiB 0:4 1:4 0:2"),
-            "errors buffer \"default\" has no GPU section \"other\": it has table".into()
+            "errors buffer \"default\" has no GPU section \"other\": it has table; request it with the buffer \
+             (--section name=other,size=2G,gpu=0)"
+                .into()
         ],
         "{outcome:?}"
     );
