@@ -61,6 +61,24 @@ fn a_stopped_rank_is_reported_as_stopped() {
 }
 
 #[test]
+fn a_stopped_agent_does_not_defeat_the_limit() {
+    // Rank 1 has not connected, or waits for its agent.
+    for place in ["exec", "ballot"] {
+        let mut job = held(place, "1");
+        let agent = job.agent().expect("the job waits for rank 1");
+        kill(Pid::from_raw(agent), Signal::SIGSTOP).expect("it runs");
+        let status = job.end(3 * SOON);
+        let err = job.err();
+        assert_eq!((status.code(), err.lines().count()), (Some(86), 1), "{place}: {err}");
+        let host = process::host_name();
+        let who = format!("hostbuf run: the agent on {host} (process {agent}) was stopped by SIGSTOP ");
+        assert!(err.starts_with(&who) && err.contains("within 1 s: "), "{place}: {err}");
+        assert!(err.contains("raise --start-timeout"), "{place}: {err}");
+        job.leaves_nothing(place);
+    }
+}
+
+#[test]
 fn without_a_limit_the_job_waits_for_a_late_rank() {
     // Longer than the other job needs to fail. That job was started later, and its agent measures
     // the time.

@@ -43,6 +43,11 @@ pub(super) fn reap(own: &[u32]) {
 
 /// Returns the descendants of this process, without `except` and their descendants.
 pub(super) fn living(except: &[u32]) -> Vec<i32> {
+    below(std::process::id() as i32, except)
+}
+
+/// Returns the descendants of the process `root`, without `except` and their descendants.
+pub(super) fn below(root: i32, except: &[u32]) -> Vec<i32> {
     let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
@@ -52,7 +57,7 @@ pub(super) fn living(except: &[u32]) -> Vec<i32> {
         }
     }
     let mut found = Vec::new();
-    let mut next = vec![std::process::id() as i32];
+    let mut next = vec![root];
     while let Some(pid) = next.pop() {
         let below = children.remove(&pid).unwrap_or_default();
         let below = below.into_iter().filter(|&child| !except.contains(&(child as u32)));

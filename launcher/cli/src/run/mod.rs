@@ -158,7 +158,7 @@ fn start(mut arguments: RunArguments) -> Result<u8, JobError> {
     let plan = plan::plan(&command, &agent, &hosts, &contexts, &options, &spec, &for_exec)?;
     let size = RequestedSize::new(&contexts, &hosts);
     let verbosity = supervise::Verbosity { quiet: arguments.quiet, verbose: arguments.verbose };
-    let status = supervise::supervise(&command, plan, size, verbosity);
+    let status = supervise::supervise(&command, plan, size, timeout, verbosity);
     if let Some(folder) = &spec.as_files {
         file_arguments::remove_folder(folder, job);
     }

@@ -13,6 +13,7 @@ use super::super::descendants;
 use super::super::lines::Lines;
 use super::super::signals::ReceivedSignal;
 use super::state::Launcher;
+use super::stopped_agent::STOP_CHECK_INTERVAL;
 use hostbuf_agent::log;
 use hostbuf_agent::report::{Report, covered};
 
@@ -28,7 +29,11 @@ impl Launcher<'_> {
             || self.failing.is_some()
             || self.over.is_some()
             || self.unreachable.is_some();
-        let timeout = if ending { PollTimeout::from(100u8) } else { PollTimeout::NONE };
+        let timeout = match (ending, self.watches_agents()) {
+            (true, _) => PollTimeout::from(100u8),
+            (false, true) => PollTimeout::try_from(STOP_CHECK_INTERVAL).unwrap_or(PollTimeout::NONE),
+            (false, false) => PollTimeout::NONE,
+        };
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         fds.extend([&self.agent_lines, &self.agent_noise].into_iter().filter_map(Lines::poll_fd));
         match poll(&mut fds, timeout) {

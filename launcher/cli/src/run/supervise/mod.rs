@@ -5,6 +5,8 @@ mod events;
 mod exit_status;
 mod shutdown;
 mod state;
+mod stopped_agent;
+mod stopped_process;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -25,7 +27,8 @@ pub(super) use state::Verbosity;
 /// unreachable.
 const REACH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs both jobs and returns the exit status of the program's job.
+/// Runs both jobs and returns the exit status of the program's job. `start_limit` limits the time
+/// for which an agent of this host may be stopped during the start.
 ///
 /// # Errors
 /// The reason why a job cannot be started, or why there is no buffer.
@@ -33,18 +36,19 @@ pub(super) fn supervise(
     command: &LaunchCommand,
     plan: LaunchPlan,
     size: RequestedSize,
+    start_limit: Option<Duration>,
     verbosity: Verbosity,
 ) -> Result<u8, JobError> {
     let signals = Signals::block()?;
     if command.engine.spawns_ranks() {
         descendants::adopt();
     }
-    let mut launcher = Launcher::new(command, verbosity, &signals, &plan, size);
+    let mut launcher = Launcher::new(command, verbosity, &signals, &plan, size, start_limit);
     let mut status = launcher.run(plan.clone());
     launcher.end();
     if status.is_err() && launcher.engine_crashed() {
         tracing::warn!("the engine's own processes crashed while they started; starting them once more");
-        launcher = Launcher::new(command, verbosity, &signals, &plan, size);
+        launcher = Launcher::new(command, verbosity, &signals, &plan, size, start_limit);
         status = launcher.run(plan);
         launcher.end();
     }
@@ -100,6 +104,11 @@ impl Launcher<'_> {
                     // Their engine ends them, since they miss their agents.
                     self.stop_soon();
                 }
+                continue;
+            }
+            if let Some(error) = self.stopped_agent() {
+                self.failure.record(error);
+                self.stop();
                 continue;
             }
             if waiting.is_some() && self.unreachable.is_some_and(|since| since.elapsed() > REACH_TIMEOUT) {

@@ -147,7 +147,10 @@ impl Launcher<'_> {
         // behind.
         descendants::adopt();
         let pid = Pid::from_raw(agents.id() as i32);
-        if kill(pid, Signal::SIGTERM).is_err() || !self.agents_end_within(GRACE, &mut agents) {
+        let asked = kill(pid, Signal::SIGTERM);
+        // A stopped agent could not end otherwise.
+        let _ = kill(pid, Signal::SIGCONT);
+        if asked.is_err() || !self.agents_end_within(GRACE, &mut agents) {
             let _ = agents.kill();
             let _ = agents.wait();
         }

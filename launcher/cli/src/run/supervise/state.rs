@@ -1,7 +1,7 @@
 //! The state of a job that is supervised.
 
 use std::process::{Child, ExitStatus};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hostbuf::ErrorClass;
 use hostbuf_agent::first_failure::FirstFailure;
@@ -12,6 +12,7 @@ use super::super::lines::Lines;
 use super::super::plan::RequestedSize;
 use super::super::progress::Progress;
 use super::super::signals::Signals;
+use super::stopped_process::StoppedProcess;
 use crate::engines::{LaunchCommand, LaunchPlan};
 
 /// The verbosity of the launcher.
@@ -64,6 +65,12 @@ pub(super) struct Launcher<'a> {
     pub(super) ended_by: Option<Signal>,
     /// The last signal that was to end the job.
     pub(super) asked_to_end: Option<Signal>,
+    /// The time limit of the start.
+    pub(super) start_limit: Option<Duration>,
+    /// The time of the last check for stopped agents.
+    pub(super) checked_at: Option<Instant>,
+    /// A process of the agents' job that is stopped.
+    pub(super) stopped_process: Option<StoppedProcess>,
     /// The result of the agents' job.
     pub(super) agents_status: Option<ExitStatus>,
     pub(super) progress: Progress,
@@ -77,6 +84,7 @@ impl<'a> Launcher<'a> {
         signals: &'a Signals,
         plan: &LaunchPlan,
         size: RequestedSize,
+        start_limit: Option<Duration>,
     ) -> Launcher<'a> {
         Launcher {
             command,
@@ -103,6 +111,9 @@ impl<'a> Launcher<'a> {
             class_of_rank: None,
             ended_by: None,
             asked_to_end: None,
+            start_limit,
+            checked_at: None,
+            stopped_process: None,
             agents_status: None,
             progress: Progress::new(verbosity.quiet),
             size,
