@@ -113,7 +113,7 @@ impl Segments {
             identity.lazy = options.lazy;
             identity.dump = options.dump;
             identity.inode = memfd::inode(fd.as_fd()).map_err(Error::os("fstat of a memory file"))?;
-            let strict = options.pages == Pages::Transparent;
+            let strict = options.file_pages() == Pages::Transparent;
             self.buffers.push(Segment { fd, identity, plan, strict });
         }
         Ok(())

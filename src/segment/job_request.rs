@@ -74,6 +74,13 @@ mod tests {
             (options.requested(), options.demand().length(), options.listed_ranges()),
             (4096, 4096, 0)
         );
+        for pages in [Pages::Huge2M, Pages::Huge1G, Pages::Transparent] {
+            let huge = options.clone().pages(pages);
+            assert!(check_all(std::slice::from_ref(&huge)).is_ok());
+            assert_eq!((huge.demand().length(), huge.file_pages()), (4096, Pages::Small), "{pages}");
+            let mixed = huge.section(Section::new("b", 1));
+            assert_eq!(mixed.file_pages(), pages);
+        }
         let mixed = options.section(Section::new("b", 8192));
         assert_eq!((mixed.requested(), mixed.listed_ranges()), (8192, 1));
         let many =

@@ -45,13 +45,14 @@ impl Layout {
         for buffer in buffers {
             // The pages of Auto may become 1 GiB only if all lengths are multiples of that.
             let demand = buffer.demand();
-            let auto_1g = buffer.pages == crate::Pages::Auto && demand.has_whole(1 << 30);
-            let page = if auto_1g { 1 << 30 } else { buffer.pages.size().max(GUARD) };
+            let pages = buffer.file_pages();
+            let auto_1g = pages == crate::Pages::Auto && demand.has_whole(1 << 30);
+            let page = if auto_1g { 1 << 30 } else { pages.size().max(GUARD) };
             align = align.max(page);
             at = at.next_multiple_of(page);
             let length = demand.length();
             let dump = if buffer.dump { FLAG_DUMP } else { 0 };
-            let small = if buffer.pages == crate::Pages::Small { FLAG_SMALL_PAGES } else { 0 };
+            let small = if pages == crate::Pages::Small { FLAG_SMALL_PAGES } else { 0 };
             let flags = u64::from(buffer.mmap_flags as u32) | dump | small;
             let name = Name::new(buffer.name.as_bytes());
             extents.push(Extent { part: Part { offset: at, length }, flags, name });

@@ -138,6 +138,13 @@ impl BufferOptions {
         }
     }
 
+    /// Returns the kind of pages of the buffer's memory file: the requested one. A buffer that only
+    /// has GPU sections takes no huge page for the small one that it has.
+    pub(super) fn file_pages(&self) -> Pages {
+        let is_on_gpus = !self.sections.is_empty() && self.host_sections().next().is_none();
+        if self.size == 0 && is_on_gpus { Pages::Small } else { self.pages }
+    }
+
     /// Returns the number of ranges of the buffer that `hostbuf stat` and
     /// [`HostBuffer::sections`](crate::HostBuffer::sections) list: the sections, and the rest of a
     /// buffer that has a placement.
@@ -147,13 +154,13 @@ impl BufferOptions {
             return 0;
         }
         let sections: u64 = self.section_lengths().sum();
-        listed + usize::from(sections < self.pages.round_up(self.requested()))
+        listed + usize::from(sections < self.file_pages().round_up(self.requested()))
     }
 
     /// Returns the memory that the buffer needs.
     #[must_use]
     pub fn demand(&self) -> Demand {
-        let demand = Demand::new(self.requested(), self.pages).lazy(self.lazy);
+        let demand = Demand::new(self.requested(), self.file_pages()).lazy(self.lazy);
         let buffer =
             if self.name == DEFAULT_NAME { String::new() } else { format!("buffer \"{}\"", self.name) };
         let part = |(length, section): (u64, &Section)| {
@@ -218,7 +225,7 @@ impl BufferOptions {
                 )));
             }
         }
-        let (sections, size) = (self.section_lengths().sum(), self.pages.round_up(self.requested()));
+        let (sections, size) = (self.section_lengths().sum(), self.file_pages().round_up(self.requested()));
         if sections > size {
             let smaller = if self.unit() > Pages::Small.size() {
                 "raise it, or use smaller pages (--pages 4k)"

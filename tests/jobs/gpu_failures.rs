@@ -5,7 +5,7 @@ use std::process::Command;
 
 use hostbuf_tests::{CommandOutput, hostbuf};
 
-use crate::gpu_sections::{FakeGpus, checks};
+use crate::gpu_sections::{FakeGpus, SECTION, checks};
 
 #[test]
 fn a_limited_address_space_is_named_and_not_the_buffer() {
@@ -64,4 +64,14 @@ fn a_later_program_with_few_descriptors_names_the_limit() {
     }
     let script = "ulimit -n 300; exec \"$0\" shared";
     gpus.job(&[], &["-n", "2", "--section", &many], &["sh", "-c", script, &checks()]).ok();
+}
+
+#[test]
+fn a_job_of_gpu_sections_alone_takes_no_huge_page() {
+    let Some(gpus) = FakeGpus::new("gpu-pages") else { return };
+    for pages in ["1g", "2m", "thp"] {
+        let options = ["-n", "2", "--pages", pages, "--section", SECTION];
+        let script = "[ $HOSTBUF_SIZE = 4096 ] && exec \"$0\" shared";
+        gpus.job(&[], &options, &["sh", "-c", script, &checks()]).ok();
+    }
 }
