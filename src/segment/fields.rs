@@ -20,14 +20,15 @@ pub(super) fn unique<'a>(text: &'a str, kind: &str) -> Result<Vec<(&'a str, &'a 
 
 /// Splits a text at its commas into pairs of a key and a value, which is empty without an equals
 /// sign. The values of `numa` and `gpu` may contain commas: a part that begins with a digit belongs
-/// to them.
+/// to them, and to `gpu` also each part that begins with no letter, since it can be no field.
 fn split(text: &str) -> Vec<(&str, &str)> {
     let mut fields = Vec::new();
     let mut rest = Some(text);
     while let Some(from) = rest {
         let mut end = from.find(',').unwrap_or(from.len());
         if from.starts_with("numa=") || from.starts_with("gpu=") {
-            let continues = |at: usize| from[at..].strip_prefix(',').is_some_and(starts_with_digit);
+            let belongs = if from.starts_with("gpu=") { starts_without_letter } else { starts_with_digit };
+            let continues = |at: usize| from[at..].strip_prefix(',').is_some_and(belongs);
             while continues(end) {
                 end += 1 + from[end + 1..].find(',').unwrap_or(from.len() - end - 1);
             }
@@ -40,6 +41,10 @@ fn split(text: &str) -> Vec<(&str, &str)> {
 
 fn starts_with_digit(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+fn starts_without_letter(text: &str) -> bool {
+    !text.starts_with(char::is_alphabetic)
 }
 
 /// Parses a size.
@@ -63,6 +68,8 @@ mod tests {
         );
         assert_eq!(split("numa=0,1"), [("numa", "0,1")]);
         assert_eq!(split("gpu=0,1,size=2"), [("gpu", "0,1"), ("size", "2")]);
+        assert_eq!(split("gpu=0,,1,name=a"), [("gpu", "0,,1"), ("name", "a")]);
+        assert_eq!(split("gpu=0,+1,"), [("gpu", "0,+1,")]);
         assert_eq!(split("size=1,2"), [("size", "1"), ("2", "")]);
         assert_eq!(split(""), [("", "")]);
         assert_eq!(split("numa=,"), [("numa", ""), ("", "")]);

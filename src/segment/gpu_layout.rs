@@ -56,17 +56,19 @@ pub(super) fn check(buffers: &[BufferOptions]) -> Result<()> {
     let sections = || buffers.iter().flat_map(|buffer| &buffer.sections).filter(|s| s.is_on_gpus());
     let (count, pieces) = (sections().count(), sections().map(|section| section.gpus.len()).sum::<usize>());
     if count > MAX_GPU_SECTIONS {
-        return Err(Error::invalid(format!("{count} GPU sections: expected at most {MAX_GPU_SECTIONS}")));
+        return Err(Error::invalid(format!(
+            "{count} GPU sections: expected at most {MAX_GPU_SECTIONS} in all buffers: put several tables into one section"
+        )));
     }
     if pieces > MAX_GPU_PIECES {
         return Err(Error::invalid(format!(
-            "the GPU sections list {pieces} GPUs: expected at most {MAX_GPU_PIECES} in all sections"
+            "the GPU sections list {pieces} GPUs: expected at most {MAX_GPU_PIECES} in all sections: list fewer in gpu="
         )));
     }
     let sum = sections().fold(0u64, |sum, section| sum.saturating_add(section.size));
     if sum > MAX_SIZE / 2 {
         return Err(Error::invalid(format!(
-            "the GPU sections need {}: the address space has room for at most {}",
+            "the GPU sections need {}: the address space has room for at most {}: request less",
             section::bytes(sum),
             Bytes(MAX_SIZE / 2)
         )));
@@ -118,9 +120,9 @@ mod tests {
         };
         assert!(check(&[buffer(32, 1, 4)]).is_ok());
         for (sections, size, gpus, words) in [
-            (33, 1, 1, "33 GPU sections: expected at most 32"),
-            (2, 1, 65, "list 130 GPUs: expected at most 128"),
-            (2, MAX_SIZE, 1, "the address space has room for at most 50 TiB"),
+            (33, 1, 1, "33 GPU sections: expected at most 32 in all buffers: put several tables into one"),
+            (2, 1, 65, "list 130 GPUs: expected at most 128 in all sections: list fewer"),
+            (2, MAX_SIZE, 1, "the address space has room for at most 50 TiB: request less"),
         ] {
             let error = check(&[buffer(sections, size, gpus)]).expect_err("refused").to_string();
             assert!(error.contains(words), "{error}");

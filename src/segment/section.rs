@@ -74,7 +74,7 @@ impl Section {
         if self.gpus.len() > MAX_GPU_PIECES {
             let (name, count) = (&self.name, self.gpus.len());
             return Err(Error::invalid(format!(
-                "section \"{name}\" lists {count} GPUs: expected at most {MAX_GPU_PIECES}"
+                "section \"{name}\" lists {count} GPUs: expected at most {MAX_GPU_PIECES}: list fewer in gpu="
             )));
         }
         match &self.numa {

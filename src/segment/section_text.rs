@@ -42,7 +42,9 @@ impl FromStr for SectionArgument {
 /// Parses the numbers of GPUs: `0,1`.
 fn gpus(text: &str) -> Result<Vec<u32>> {
     let number = |part: &str| {
-        part.parse().map_err(|_| {
+        // No sign, and no zero in front.
+        let number = part.parse().ok().filter(|number: &u32| number.to_string() == part);
+        number.ok_or_else(|| {
             Error::invalid(format!("invalid gpu=\"{text}\": expected the numbers of GPUs, such as 0 or 0,1"))
         })
     };
@@ -102,6 +104,11 @@ mod tests {
             ("name=a,size=1,pages=2m", "unexpected \"pages\""),
             ("name=a,size=1,gpu=x", "invalid gpu=\"x\": expected the numbers of GPUs"),
             ("name=a,size=1,gpu=", "invalid gpu=\"\""),
+            ("name=a,gpu=0,,1,size=1", "invalid gpu=\"0,,1\": expected the numbers of GPUs"),
+            ("name=a,size=1,gpu=0,", "invalid gpu=\"0,\""),
+            ("name=a,size=1,gpu=+1", "invalid gpu=\"+1\""),
+            ("name=a,size=1,gpu=0,+1", "invalid gpu=\"0,+1\""),
+            ("name=a,size=1,gpu=00", "invalid gpu=\"00\""),
             ("name=a,size=1,gpu=0,x", "unexpected \"x\""),
             ("name=a,size=1,gpu=0,1,numa=0", "section \"a\" has gpu=0,1 and numa=0"),
             (
