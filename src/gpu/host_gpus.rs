@@ -18,10 +18,15 @@ use hostbuf_os::{Bytes, process};
 pub struct HostGpus {
     /// The GPUs in CUDA's order, with their numbers.
     visible: Vec<(u32, CudaGpu)>,
+    /// The number of GPUs of the host, as far as the driver shows them.
+    on_host: usize,
 }
 
 /// The folder with an entry for each GPU of the host, named by its PCI address.
 const DRIVER_FOLDER: &str = "/proc/driver/nvidia/gpus";
+
+/// The variable that limits the GPUs that a process sees.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 impl HostGpus {
     /// Initialises the driver, and finds the GPUs that this process sees. It makes no context.
@@ -39,7 +44,8 @@ impl HostGpus {
                 Err(CudaError::MissingFunction { .. }) => gpus.iter().map(CudaGpu::ordinal).collect(),
                 Err(error) => return Err(error),
             };
-            Ok(HostGpus { visible: numbers.into_iter().zip(gpus).collect() })
+            let on_host = host_addresses().len().max(gpus.len());
+            Ok(HostGpus { visible: numbers.into_iter().zip(gpus).collect(), on_host })
         };
         let found = find().map_err(|error| driver_error(&error))?;
         found.visible.iter().try_for_each(|(number, gpu)| can_share(*number, gpu))?;
@@ -54,11 +60,18 @@ impl HostGpus {
         let found = self.visible.iter().find(|(visible, _)| *visible == number).map(|(_, gpu)| gpu);
         found.ok_or_else(|| {
             let visible: Vec<String> = self.visible.iter().map(|(number, _)| number.to_string()).collect();
+            let other = if std::env::var_os(VISIBLE).is_some() {
+                format!(", or add GPU {number} to {VISIBLE}")
+            } else if (number as usize) < self.on_host {
+                format!(", or give GPU {number} to the job or the container")
+            } else {
+                String::new()
+            };
             Error::Unsupported {
                 what: format!("gpu={number}"),
                 why: format!(
-                    "process {} on {} sees only GPU {} of the host, as nvidia-smi numbers them: request a GPU that it sees, or \
-                     add GPU {number} to CUDA_VISIBLE_DEVICES",
+                    "process {} on {} sees only GPU {} of the host, as nvidia-smi numbers them: request a GPU that it \
+                     sees{other}",
                     std::process::id(),
                     process::host_name(),
                     visible.join(", ")

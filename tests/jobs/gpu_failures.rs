@@ -67,6 +67,14 @@ fn a_later_program_with_few_descriptors_names_the_limit() {
 }
 
 #[test]
+fn a_gpu_that_the_host_lacks_needs_no_variable() {
+    let Some(gpus) = FakeGpus::new("gpu-lacks") else { return };
+    let outcome = gpus.job(&[], &["-n", "2", "--section", "name=table,size=4M,gpu=99"], &["echo", "ran"]);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (82, ""), "{outcome:?}");
+    assert!(outcome.stderr.trim_end().ends_with(": request a GPU that it sees"), "{outcome:?}");
+}
+
+#[test]
 fn a_job_of_gpu_sections_alone_takes_no_huge_page() {
     let Some(gpus) = FakeGpus::new("gpu-pages") else { return };
     for pages in ["1g", "2m", "thp"] {

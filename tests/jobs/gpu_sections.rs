@@ -280,7 +280,11 @@ fn a_section_that_cannot_be_had_is_one_error_before_any_rank_runs() {
     }
     let two = ("FAKE_CUDA_GPUS", "2");
     for (variables, section, words) in [
-        (&[][..], "name=table,size=5M,gpu=3", &["gpu=3", "sees only GPU 0 of the host", "add GPU 3"][..]),
+        (
+            &[("CUDA_VISIBLE_DEVICES", "0")][..],
+            "name=table,size=5M,gpu=3",
+            &["gpu=3", "sees only GPU 0 of the host", "add GPU 3 to CUDA_VISIBLE_DEVICES"][..],
+        ),
         (
             &[("FAKE_CUDA_ROOM", "4194304")],
             SECTION,
