@@ -1,6 +1,7 @@
 //! The errors of jobs with GPU sections name the cause, the limit and the remedy. They use the fake
 //! driver of `gpu_sections.rs`.
 
+use std::fs;
 use std::process::Command;
 
 use hostbuf_tests::{CommandOutput, hostbuf};
@@ -72,6 +73,25 @@ fn a_gpu_that_the_host_lacks_needs_no_variable() {
     let outcome = gpus.job(&[], &["-n", "2", "--section", "name=table,size=4M,gpu=99"], &["echo", "ran"]);
     assert_eq!((outcome.status, outcome.stdout.as_str()), (82, ""), "{outcome:?}");
     assert!(outcome.stderr.trim_end().ends_with(": request a GPU that it sees"), "{outcome:?}");
+}
+
+#[test]
+fn a_driver_that_cannot_be_loaded_is_not_reported_as_absent() {
+    let Some(gpus) = FakeGpus::new("gpu-corrupt") else { return };
+    let folder = gpus.folder.path("corrupt");
+    fs::create_dir(&folder).expect("it is new");
+    fs::write(format!("{folder}/libcuda.so.1"), "no library").expect("the folder is writable");
+    fs::write(format!("{folder}/libcuda.so"), "no library").expect("the folder is writable");
+    let variables = [("LD_LIBRARY_PATH", folder.as_str())];
+    let outcome = gpus.job(&variables, &["-n", "2", "--section", SECTION], &["echo", "ran"]);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (82, ""), "{outcome:?}");
+    for words in ["cannot be loaded: ", &folder, "install NVIDIA's driver again, or correct LD_LIBRARY_PATH"]
+    {
+        assert!(outcome.stderr.contains(words), "{words}: {outcome:?}");
+    }
+    let mut command = Command::new(hostbuf());
+    let doctor = CommandOutput::of(command.arg("doctor").envs(variables));
+    assert!(doctor.stdout.contains("libcuda.so.1 cannot be loaded: "), "{doctor:?}");
 }
 
 #[test]

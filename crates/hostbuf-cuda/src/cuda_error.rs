@@ -28,6 +28,13 @@ pub enum CudaError {
         /// The host.
         host: String,
     },
+    /// The host has libcuda, and it cannot be loaded.
+    Unloadable {
+        /// The reason of the dynamic linker, with the file.
+        why: String,
+        /// The host.
+        host: String,
+    },
     /// This process sees no such GPU.
     NoGpu {
         /// The requested GPU.
@@ -98,6 +105,9 @@ impl CudaError {
             CudaError::NoDriver { .. } => format!(
                 "there is no libcuda.so.1{on}: install NVIDIA's driver, or give the container its libraries"
             ),
+            CudaError::Unloadable { why, .. } => format!(
+                "libcuda.so.1{on} cannot be loaded: {why}: install NVIDIA's driver again, or correct LD_LIBRARY_PATH"
+            ),
             CudaError::NoGpu { visible: 0, .. } => {
                 format!("there is no GPU{on}, or CUDA_VISIBLE_DEVICES hides it")
             }
@@ -121,6 +131,7 @@ impl CudaError {
         match self {
             CudaError::Call { host, .. }
             | CudaError::NoDriver { host }
+            | CudaError::Unloadable { host, .. }
             | CudaError::NoGpu { host, .. }
             | CudaError::MissingFunction { host, .. }
             | CudaError::Forked { host }

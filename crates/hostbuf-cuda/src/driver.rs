@@ -25,18 +25,45 @@ pub struct Driver {
 /// The library, by its handle of the loader. It is never unloaded.
 static LIBRARY: SetOnce<usize> = SetOnce::new();
 
-/// Loads libcuda, unless it is loaded. Returns false if there is none.
-fn load_library() -> bool {
+/// Loads libcuda, unless it is loaded.
+///
+/// # Errors
+/// [`CudaError::NoDriver`], or [`CudaError::Unloadable`] for a file that is no library, or that
+/// lacks another library.
+fn load_library() -> Result<(), CudaError> {
     if LIBRARY.get().is_some() {
-        return true;
+        return Ok(());
     }
-    let names = cudarc::get_lib_name_candidates("cuda");
-    let found = names.into_iter().filter_map(|name| CString::new(name).ok()).find_map(|name| {
+    let mut reason = None;
+    for name in cudarc::get_lib_name_candidates("cuda") {
+        let Ok(file) = CString::new(name.as_str()) else { continue };
         // SAFETY: loads libcuda, whose constructors have no preconditions.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
-        NonNull::new(library)
-    });
-    found.inspect(|library| _ = LIBRARY.set(library.addr().get())).is_some()
+        let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        if let Some(library) = NonNull::new(library) {
+            LIBRARY.set(library.addr().get());
+            return Ok(());
+        }
+        reason = reason.or_else(|| loader_error().filter(|why| !is_absence(why, &name)));
+    }
+    let host = process::host_name();
+    Err(match reason {
+        Some(why) => CudaError::Unloadable { why, host },
+        None => CudaError::NoDriver { host },
+    })
+}
+
+/// Returns the reason of the dynamic linker for the last failure in this thread.
+fn loader_error() -> Option<String> {
+    // SAFETY: returns a text that is valid until the next call, or null.
+    let text = NonNull::new(unsafe { libc::dlerror() })?;
+    // SAFETY: the text is terminated by NUL.
+    Some(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// Returns whether the reason of the dynamic linker means that there is no file of this name. A
+/// library that lacks another one has that name in its reason.
+fn is_absence(why: &str, name: &str) -> bool {
+    why.contains(name) && why.contains("No such file or directory")
 }
 
 /// Finds a symbol of the loaded library.
@@ -52,16 +79,14 @@ impl Driver {
     /// else needs [`find`](Driver::find).
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`], or [`CudaError::MissingFunction`] for a driver that is too old to
-    /// register host memory.
+    /// [`CudaError::NoDriver`], [`CudaError::Unloadable`], or [`CudaError::MissingFunction`] for a
+    /// driver that is too old to register host memory.
     pub fn load() -> Result<Driver, CudaError> {
         static FOUND: SetOnce<Functions> = SetOnce::new();
         let functions = match FOUND.get() {
             Some(functions) => functions,
             None => {
-                if !load_library() {
-                    return Err(CudaError::NoDriver { host: process::host_name() });
-                }
+                load_library()?;
                 let functions = Functions::find(library_symbol)?;
                 FOUND.set(functions)
             }

@@ -14,9 +14,13 @@ use crate::doctor::child;
 use crate::doctor::kernel_text::knob;
 use crate::finding::Finding;
 
-/// Queries the CUDA driver. Returns `absent`, `error WHERE NUMBER TEXT`, or `ok VERSION DEVICES`.
+/// Queries the CUDA driver. Returns `absent`, `unloadable TEXT`, `error WHERE NUMBER TEXT`, or `ok
+/// VERSION DEVICES`.
 fn ask_driver() -> String {
-    let Some(library) = Library::open(c"libcuda.so.1") else { return "absent".into() };
+    const NAME: &CStr = c"libcuda.so.1";
+    let Some(library) = Library::open(NAME) else {
+        return Library::unloadable(NAME).map_or_else(|| "absent".into(), |why| format!("unloadable {why}"));
+    };
     let (Some(init), Some(version), Some(count)) = (
         library.symbol(c"cuInit"),
         library.symbol(c"cuDriverGetVersion"),
@@ -82,6 +86,11 @@ fn cuda_line(asked: Result<String, String>, driver: Option<&str>) -> Finding {
                 .mend("see nvidia-smi and dmesg");
         }
     };
+    if let Some(why) = answer.strip_prefix("unloadable ") {
+        return Finding::lacks(NAME, format!("libcuda.so.1 cannot be loaded: {why}"))
+            .mend("install NVIDIA's driver again, or correct LD_LIBRARY_PATH")
+            .value("driver_version", driver);
+    }
     let words: Vec<&str> = answer.splitn(4, ' ').collect();
     let line = match words.as_slice() {
         ["absent"] if driver.is_some() => Finding::lacks(
@@ -136,6 +145,12 @@ mod tests {
         let line = |answer: &str, driver| cuda_line(Ok(answer.into()), driver);
         assert_eq!(line("absent", None).mark, Mark::Ok);
         assert_eq!(line("absent", Some("580.1")).mark, Mark::Lacks);
+        let corrupt = line("unloadable libcuda.so.1: file too short", None);
+        assert!(
+            corrupt.mark == Mark::Lacks && corrupt.says.ends_with(": file too short"),
+            "{}",
+            corrupt.says
+        );
         let good = line("ok 13000 2", Some("580.65.06"));
         assert_eq!((good.mark, good.says.as_str()), (Mark::Ok, "2 GPUs, CUDA 13.0, driver 580.65.06"));
         let none = line("error cuInit 100 no CUDA-capable device is detected", None);

@@ -16,6 +16,20 @@ impl Library {
         (!handle.is_null()).then_some(Library(handle))
     }
 
+    /// Returns the reason why the dynamic linker cannot load the library that was tried last in
+    /// this thread, unless there is no file of this name.
+    pub(super) fn unloadable(name: &CStr) -> Option<String> {
+        // SAFETY: returns a text that is valid until the next call, or null.
+        let text = unsafe { libc::dlerror() };
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: the text is terminated by NUL.
+        let why = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+        let is_absent = why.contains(&*name.to_string_lossy()) && why.contains("No such file or directory");
+        (!is_absent).then_some(why)
+    }
+
     /// Returns the address of a symbol.
     pub(super) fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: the handle is never closed.
