@@ -95,6 +95,20 @@ fn a_driver_that_cannot_be_loaded_is_not_reported_as_absent() {
 }
 
 #[test]
+fn a_rank_that_is_killed_at_the_start_is_named_with_the_signal_and_the_remedy() {
+    let Some(gpus) = FakeGpus::new("gpu-signal") else { return };
+    for function in ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemImportFromShareableHandle"] {
+        let options = ["-n", "2", "--section", SECTION];
+        let outcome = gpus.job(&[("FAKE_CUDA_KILL", function)], &options, &["echo", "ran"]);
+        for words in
+            ["was ended by signal 9 (SIGKILL) before all ranks had the buffer: ", "start the job again"]
+        {
+            assert!(outcome.stderr.contains(words), "{function}: {words}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
 fn a_job_of_gpu_sections_alone_takes_no_huge_page() {
     let Some(gpus) = FakeGpus::new("gpu-pages") else { return };
     for pages in ["1g", "2m", "thp"] {

@@ -111,7 +111,9 @@ impl Server {
         let hello = peer.hello;
         match hello.role {
             Role::Rank if !running && peer.counted => {
-                self.lost(id, "it ended before it had the buffer".into());
+                let why = "it ended before it had the buffer: read its own messages; if there are none, `dmesg` shows whether the \
+                           kernel has ended it for lack of memory";
+                self.lost(id, why.into());
             }
             Role::Member => self.member_left(id, hello, true),
             _ => {}

@@ -19,6 +19,25 @@ impl FirstDeath {
         let FirstDeath { rank, pid, status } = self;
         format!("rank {rank} on {} (process {pid}) was ended by {}", process::host_name(), death(*status))
     }
+
+    /// Returns what the user can do.
+    pub(super) fn remedy(&self) -> &'static str {
+        match self.status.signal().and_then(|number| Signal::try_from(number).ok()) {
+            Some(Signal::SIGKILL) => {
+                "find the sender (`dmesg` shows whether the kernel has ended it for lack of memory), and start the job again"
+            }
+            Some(
+                Signal::SIGSEGV
+                | Signal::SIGBUS
+                | Signal::SIGILL
+                | Signal::SIGFPE
+                | Signal::SIGABRT
+                | Signal::SIGTRAP
+                | Signal::SIGSYS,
+            ) => "read its own messages, or examine its core file (`ulimit -c unlimited`)",
+            _ => "find the sender, and start the job again",
+        }
+    }
 }
 
 /// Describes the signal that has ended a process, and explains SIGSYS, which few users know.

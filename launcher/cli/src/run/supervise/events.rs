@@ -146,7 +146,8 @@ impl Launcher<'_> {
                 self.progress.end();
                 // This launcher may have ended the rank that the agent misses, since another rank
                 // was lost.
-                if self.failure.record(self.lost().unwrap_or(error)) {
+                let error = self.cause_of_loss(error);
+                if self.failure.record(error) {
                     // The agents tell their ranks. A rank that ends by itself has a better exit
                     // status.
                     self.stop_soon();

@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hostbuf::{ErrorClass, JobError};
 
@@ -17,6 +17,8 @@ use hostbuf_os::process;
 /// The largest number of lines of the agent of this host that a message quotes: enough for the
 /// remedies at their end.
 const MOST_SAID: usize = 16;
+/// The time that a rank may take to end after its connection.
+const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Launcher<'_> {
     /// Returns whether the engine crashed while it started the agents, before any rank was started.
@@ -90,8 +92,26 @@ impl Launcher<'_> {
 
     /// Describes the rank that was lost first.
     pub(super) fn lost(&self) -> Option<JobError> {
-        let message = format!("{} before all ranks had the buffer", self.first.as_ref()?.text());
+        let first = self.first.as_ref()?;
+        let message = format!("{} before all ranks had the buffer: {}", first.text(), first.remedy());
         Some(JobError::new(ErrorClass::Lost, message))
+    }
+
+    /// Returns the cause of an error that an agent has reported. An agent notices the end of a rank
+    /// before this launcher, and does not learn of the signal.
+    pub(super) fn cause_of_loss(&mut self, error: JobError) -> JobError {
+        let rank = error.rank.filter(|_| self.command.engine.spawns_ranks());
+        let pid = rank.and_then(|rank| self.spawned.get(rank).copied());
+        let begun = Instant::now();
+        while let Some(pid) = pid
+            && self.lost().is_none()
+            && process::is_ending(pid as i32)
+            && begun.elapsed() < NOTICE_TIMEOUT
+            && self.reap().is_ok()
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.lost().unwrap_or(error)
     }
 
     /// Returns whether a rank has missed its agent before all ranks had the buffer, and has left it
