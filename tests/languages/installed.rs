@@ -1,62 +1,12 @@
 //! An installation by scripts/install: programs build with it, its manual and completions work, and
-//! it can be removed. Also the Debian package of it, and the command installed alone.
+//! it can be removed. Also the command installed alone.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
-use std::process::Command;
 
-use hostbuf_tests::{CommandOutput, Scratch, can_simulate, flavours, hostbuf, root, simulated, skip};
+use hostbuf_tests::{CommandOutput, Scratch, can_simulate, flavours, hostbuf, simulated};
 
-/// An installation in a scratch folder.
-struct Installation(Scratch);
-
-impl Installation {
-    /// Installs hostbuf below `prefix` in a scratch folder. Records a skip and returns `None` if it
-    /// is not built.
-    fn installed(name: &str) -> Option<Installation> {
-        for built in ["target/release/hostbuf", "target/lib/libhostbuf.so", "target/lib/libhostbuf.a"] {
-            if !root().join(built).exists() {
-                skip(&format!("{name}: there is no {built} (scripts/build)"));
-                return None;
-            }
-        }
-        let scratch = Installation(Scratch::new(name));
-        scratch.run("$ROOT/scripts/install --no-build --prefix prefix").ok();
-        Some(scratch)
-    }
-
-    fn folder(&self) -> &Path {
-        &self.0.0
-    }
-
-    /// Runs a shell script in this folder, with `$ROOT` and `$PREFIX` set.
-    fn run(&self, script: &str) -> CommandOutput {
-        let mut command = Command::new("bash");
-        command.args(["-euo", "pipefail", "-c", script]).current_dir(self.folder());
-        command
-            .env("ROOT", root())
-            .env("PREFIX", self.folder().join("prefix"))
-            .env_remove("MANPATH")
-            .env("LC_ALL", "C");
-        CommandOutput::of(command.env("PKG_CONFIG_PATH", self.folder().join("prefix/lib/pkgconfig")))
-    }
-
-    /// Lists every file and folder below `prefix`, in the format of the manifest.
-    fn contents(&self) -> String {
-        let list = r"cd prefix && find . -mindepth 1 \( -type d -printf '%P/\n' -o -printf '%P\n' \) | LC_ALL=C sort";
-        self.run(list).ok().stdout
-    }
-}
-
-/// Returns true if `program` is found, and records a skip if not.
-fn has(program: &str, what: &str) -> bool {
-    let there = Command::new("which").arg(program).output().is_ok_and(|o| o.status.success());
-    if !there {
-        skip(&format!("{what}: there is no {program}"));
-    }
-    there
-}
+use crate::installation::{Installation, has};
 
 /// A script that builds tests/fixtures/installed.c by pkg-config, and runs the program.
 const BY_PKG_CONFIG: &str = r#"
@@ -315,61 +265,6 @@ fn invalid_calls_are_refused() {
     let outcome = scratch.run(script);
     assert_eq!((outcome.status, outcome.stderr.lines().count()), (1, 1), "{outcome:?}");
     assert!(scratch.folder().join("stays").exists());
-}
-
-#[test]
-fn the_debian_package_is_complete_and_its_programs_run() {
-    let Some(scratch) = Installation::installed("package") else { return };
-    if !has("dpkg-shlibdeps", "the Debian package") {
-        return;
-    }
-    let debians = flavours().into_iter().filter(|flavour| flavour.ends_with('4')).collect::<Vec<_>>();
-    if debians.is_empty() {
-        return skip("the Debian package: neither of Debian's MPIs has an agent here (scripts/build)");
-    }
-    scratch.run("$ROOT/scripts/package --no-build --output .").ok();
-    let list = scratch.run("dpkg-deb --contents *.deb | awk '{ print $6 }'").ok().stdout;
-    let folder = scratch.run("dpkg-architecture -q DEB_HOST_MULTIARCH").ok().stdout;
-    // The package contains all installed files, in Debian's folders.
-    let manifest = scratch.run("cat prefix/share/hostbuf/manifest").ok().stdout;
-    for file in manifest.lines().filter(|f| !f.ends_with('/')) {
-        let own = [
-            ("lib/hostbuf/", "lib/hostbuf/".to_owned()),
-            ("lib/", format!("lib/{}/", folder.trim())),
-            ("share/zsh/site-functions/", "share/zsh/vendor-completions/".to_owned()),
-        ];
-        let moved = own.iter().find_map(|(from, to)| Some(format!("{to}{}", file.strip_prefix(from)?)));
-        let place = match file {
-            "share/hostbuf/manifest" | "share/doc/hostbuf/CHANGELOG.md" => continue,
-            _ if file.contains("/LICENSE-")
-                || file.contains("agent-openmpi5")
-                || file.contains("agent-mpich5") =>
-            {
-                continue;
-            }
-            _ if file.starts_with("share/man/") => format!("{file}.gz"),
-            _ => moved.unwrap_or(file.to_owned()),
-        };
-        assert!(
-            list.lines().any(|l| l == format!("./usr/{place}")),
-            "{place} is not in the package:\n{list}"
-        );
-    }
-    for file in ["copyright", "changelog.gz", "changelog.Debian.gz", "THIRD-PARTY-LICENSES.txt"] {
-        assert!(list.contains(&format!("./usr/share/doc/hostbuf/{file}\n")), "{list}");
-    }
-    let fields = scratch.run("dpkg-deb --field *.deb").ok().stdout;
-    let field = |name: &str| {
-        let line = fields.lines().find_map(|l| l.strip_prefix(&format!("{name}: ")));
-        line.unwrap_or_else(|| panic!("no {name}:\n{fields}")).to_owned()
-    };
-    assert!(field("Depends").contains("libc6") && !field("Depends").contains("mpi"), "{fields}");
-    assert!(field("Suggests").contains("mpi") && field("Recommends") == "openmpi-bin | mpich", "{fields}");
-    let runs = "dpkg-deb -x *.deb system && dpkg-deb -e *.deb system/DEBIAN && cd system && md5sum --quiet -c DEBIAN/md5sums &&
-                usr/bin/hostbuf run --launcher local -n 2 --size 4M --register mlock -- \
-                    sh -c 'grep -o system/usr/lib/hostbuf/libhostbuf_preload.so /proc/self/maps | uniq'";
-    let said = scratch.run(runs).ok().stdout;
-    assert_eq!(said, "system/usr/lib/hostbuf/libhostbuf_preload.so\n".repeat(2));
 }
 
 /// Returns the number of lines on standard error, without those about progress, which appear on

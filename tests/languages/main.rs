@@ -4,12 +4,14 @@
 
 mod adopted_arrays;
 mod copies;
+mod debian_packages;
 mod ends_in_flight;
 mod examples;
 mod gguf_model;
 mod gpu_blocks;
 mod gpu_sections;
 mod guides;
+mod installation;
 mod installed;
 mod interface;
 mod loaded_tensors;
