@@ -16,5 +16,6 @@ mod installed;
 mod interface;
 mod loaded_tensors;
 mod misuse;
+mod modulefile;
 mod pool;
 mod python;
