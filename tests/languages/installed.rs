@@ -238,6 +238,7 @@ fn invalid_calls_are_refused() {
         ("build --fast", 2, "unexpected argument '--fast'"),
         ("build openmpi9", 2, "unknown MPI \"openmpi9\""),
         ("package --fast", 2, "unexpected argument '--fast'"),
+        ("build-wheel --fast", 2, "unexpected argument '--fast'"),
         ("bench --fast", 2, "unexpected argument '--fast'"),
         ("test-gpu --fast", 2, "unexpected argument '--fast'"),
         ("check grammar", 2, "no check \"grammar\""),

@@ -19,3 +19,4 @@ mod misuse;
 mod modulefile;
 mod pool;
 mod python;
+mod wheel;
