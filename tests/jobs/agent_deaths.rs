@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use hostbuf_tests::{CommandOutput, Scratch, can_simulate, flavours, root, simulated};
+use hostbuf_tests::{CommandOutput, Scratch, agent_of, can_simulate, flavours, simulated};
 
 use crate::running_job::hold;
 use crate::slurm::in_allocation;
@@ -34,15 +34,16 @@ struct DyingAgent {
 impl DyingAgent {
     fn new(flavour: &str, engine: &str) -> DyingAgent {
         let folder = Scratch::new(&format!("dying-agent-{engine}"));
-        let program = folder.path(&format!("hostbuf-agent-{flavour}"));
+        let agent = agent_of(flavour);
+        let program = folder.path(&agent.file_name().expect("a file").to_string_lossy());
         let script = format!(
             "#!/bin/bash\n\
              if [[ $(hostname) == h1 ]]; then\n\
              (until [[ -e {held} ]]; do read -r -t 0.01 <> <(:); done; kill -KILL $$) </dev/null >/dev/null 2>&1 &\n\
              fi\n\
-             exec {root}/target/libexec/hostbuf/hostbuf-agent-{flavour} \"$@\"\n",
+             exec {agent} \"$@\"\n",
             held = folder.path("held"),
-            root = root().display(),
+            agent = agent.display(),
         );
         fs::write(&program, script).expect("the folder is writable");
         fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("our own file");

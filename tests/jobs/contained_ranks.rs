@@ -49,7 +49,7 @@ const JOBS: [(&str, JobEnd, JobEnd); 15] = [
     // `hostbuf exec` in the container of the rank.
     ("$mpirun $ch $exec $out", Shared, Shared),
     ("$tcp $mpirun $bw $pid $exec $out", SharedAcrossPids, Hidden),
-    ("$mpirun $bw $net $exec $out", Isolated, Isolated),
+    ("$mpirun $bw $net $hurried $out", Isolated, Isolated),
 ];
 
 /// The shell functions and variables of the jobs. Some transports over shared memory need one user
@@ -61,7 +61,8 @@ export UCX_POSIX_USE_PROC_LINK=n USER=${USER:-root} tcp="env OMPI_MCA_btl=self,t
 ch="ch-run -b /usr -b /etc -b $PWD $IMAGE --"
 bw="bwrap --die-with-parent --dev-bind / /" pid="--unshare-pid --proc /proc" net="--unshare-net"
 run="$HOSTBUF run --mpirun $MPIRUN -n 2 --size 4M --"
-mpirun="$MPIRUN $MPIRUN_FLAGS -np 2" exec="$HOSTBUF exec --start-timeout 2 --size 4M --"
+mpirun="$MPIRUN $MPIRUN_FLAGS -np 2" exec="$HOSTBUF exec --size 4M --"
+hurried="$HOSTBUF exec --start-timeout 2 --size 4M --"
 job() {
     local line=$1 status
     shift

@@ -116,13 +116,15 @@ fn every_engine_leaves_the_ranks_of_bind_to_their_nodes() {
     let script = format!(
         "unset ${{!OMPI_MCA_hwloc*}} ${{!PRTE_MCA_hwloc*}} ${{!PRTE_MCA_rmaps*}}
          run() {{ $HOSTBUF run -n 2 --host h0:2 --mpirun $MPIRUN --size 1M --bind node \"$@\" -- sh -c '{}'; }}
-         if [ $MPI_ENGINE = mpich ]; then
-             option=-bind-to; other() {{ run --launcher-arg -binding --launcher-arg core; }}
-         else
-             option=--bind-to; other() {{ run --launcher-arg --cpus-per-rank --launcher-arg 1; }}
-         fi
-         run; echo; run --launcher-arg $option --launcher-arg core; echo; other
-         $MPIRUN $MPIRUN_FLAGS $MPI_HOSTS_OPTION h0:2 -np 2 $HOSTBUF exec --size 1M -- sh -c 'echo exec $HOSTBUF_NUMA_NODE'",
+         unset I_MPI_PIN; hosts=h0:2
+         case $MPI_ENGINE in
+         mpich) first='-bind-to core' other='-binding core' ;;
+         intelmpi) first='-cpu-bind core' other='-genv I_MPI_PIN_DOMAIN core' hosts=h0 ;;
+         *) first='--bind-to core' other='--cpus-per-rank 1' ;;
+         esac
+         with() {{ options=; for word; do options=\"$options --launcher-arg $word\"; done; run $options; }}
+         run; echo; with $first; echo; with $other
+         $MPIRUN $MPIRUN_FLAGS $MPI_HOSTS_OPTION $hosts -np 2 $HOSTBUF exec --size 1M -- sh -c 'echo exec $HOSTBUF_NUMA_NODE'",
         RANK.replace('\'', "'\\''")
     );
     let nodes = nodes();

@@ -1,5 +1,5 @@
 //! `hostbuf-agent`: the agent of `hostbuf run` on one host, a rank of a separate MPI job. It is
-//! built for each MPI.
+//! built for one MPI, or for the binary interface of several.
 
 use std::process::ExitCode;
 

@@ -8,7 +8,7 @@ use crate::engines::{self, AgentKind, AgentProgram, LaunchCommand, abi};
 use crate::installation;
 use crate::mpi_prefix::MpiPrefix;
 
-/// The beginning of the name of an agent that is built for one MPI. The flavour follows.
+/// The beginning of the name of an agent for one MPI or one binary interface. The flavour follows.
 const PREFIX: &str = "hostbuf-agent-";
 /// The name of an agent that is installed for the only MPI of a host.
 const ANY: &str = "hostbuf-agent";
@@ -32,9 +32,8 @@ pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<Agen
     if let Some(found) = installed(&flavours) {
         return program(&found);
     }
-    let names = flavours.iter().map(|flavour| format!("{PREFIX}{flavour}")).collect::<Vec<_>>();
-    let names = if names.is_empty() { ANY.to_owned() } else { names.join(" or ") };
-    let flavour = command.release.flavour.as_deref().unwrap_or_default();
+    let names = names(&flavours);
+    let flavour = own_flavour(command).unwrap_or_default();
     Err(Error::Unsupported {
         what: format!("an agent for {}", command.release.title()),
         why: format!(
@@ -56,10 +55,22 @@ pub(crate) fn flavours(command: &LaunchCommand) -> Vec<String> {
             let libraries = MpiLibraries::of(command);
             let has = |library| libraries.as_ref().is_some_and(|found| found.folder.join(library).exists());
             let abis = engine.abis().iter().filter(|abi| has(abi.library)).map(|abi| abi.flavour.to_owned());
-            command.release.flavour.iter().cloned().chain(abis).collect()
+            own_flavour(command).map(str::to_owned).into_iter().chain(abis).collect()
         }
         AgentKind::AnyMpi => engines::flavours().chain([abi::MANAGED.flavour]).map(str::to_owned).collect(),
     }
+}
+
+/// Returns the names of the agents of `flavours`, for a message.
+pub(crate) fn names(flavours: &[String]) -> String {
+    let names = flavours.iter().map(|flavour| format!("{PREFIX}{flavour}")).collect::<Vec<_>>();
+    if names.is_empty() { ANY.to_owned() } else { names.join(" or ") }
+}
+
+/// Returns the flavour of the agent that is built for the release of `command` alone.
+pub(crate) fn own_flavour(command: &LaunchCommand) -> Option<&str> {
+    let flavour = command.release.flavour.as_deref()?;
+    command.engine.flavours().contains(&flavour).then_some(flavour)
 }
 
 /// The libraries of the MPI to which a launch command belongs.

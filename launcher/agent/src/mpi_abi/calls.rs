@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "loads functions of C")]
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 
 use hostbuf::{Error, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
@@ -74,8 +75,9 @@ pub(super) struct MpiCalls {
     ) -> c_int,
     pub(super) test: unsafe extern "C" fn(*mut AbiHandle, *mut c_int, *mut c_void) -> c_int,
     pub(super) probe: unsafe extern "C" fn(c_int, c_int, AbiHandle, *mut c_int, *mut c_void) -> c_int,
-    /// Loaded as long as its functions can be called.
-    _library: Library,
+    /// Never unloaded: threads of an MPI, and the destructors of its thread keys, outlive
+    /// `MPI_Finalize`.
+    _library: ManuallyDrop<Library>,
 }
 
 impl MpiCalls {
@@ -102,7 +104,7 @@ impl MpiCalls {
                 all_reduce: function(&library, c"MPI_Iallreduce")?,
                 test: function(&library, c"MPI_Test")?,
                 probe: function(&library, c"MPI_Iprobe")?,
-                _library: library,
+                _library: ManuallyDrop::new(library),
             })
         }
     }
@@ -123,7 +125,7 @@ fn refused(error: libloading::Error) -> Error {
     Error::Unsupported {
         what: format!("an agent for the standard ABI of MPI on {}", hostbuf_os::process::host_name()),
         why: format!(
-            "{}. Load the environment of an MPI with {LIBRARY}, or build the agent for this MPI (scripts/build)",
+            "{}: install the MPI on this host at the same path as on the first one, or name another agent with --agent",
             source.unwrap_or_else(|| error.to_string())
         ),
     }

@@ -50,8 +50,8 @@ impl Drop for StandardMpi {
     }
 }
 
-/// A communicator as a [`Collective`]. It waits by polling with sleeps, since the ranks of the job
-/// need the cores.
+/// A communicator as a [`Collective`]. Its operations, except splitting, wait by polling with
+/// sleeps, since the ranks of the job need the cores.
 struct AbiCommunicator {
     calls: Rc<MpiCalls>,
     handle: AbiHandle,
@@ -64,7 +64,7 @@ impl AbiCommunicator {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: the communicator is valid.
         check("MPI_Comm_rank", unsafe { (calls.comm_rank)(handle, &mut rank) })?;
-        // SAFETY: the same.
+        // SAFETY: the communicator is valid.
         check("MPI_Comm_size", unsafe { (calls.comm_size)(handle, &mut size) })?;
         Ok(AbiCommunicator { calls, handle, rank: rank as usize, size: size as usize })
     }

@@ -118,11 +118,16 @@ fn agent(name: String, owner: &Owner, place: &str) -> Finding {
     let finding = match &agent {
         Some(agent) => Finding::ok(name, format!("{product}; agent {}", agent.display())),
         None => {
-            let flavour = release.flavour.as_deref().map_or(String::new(), |f| format!("-{f}"));
             let places = "beside this program or in ../libexec/hostbuf";
-            let says = format!("{product}; hostbuf run finds no hostbuf-agent{flavour} {places}");
-            Finding::lacks(name, says)
-                .mend(installation::mend(release.flavour.as_deref().unwrap_or_default()))
+            let (names, flavour) = match owner {
+                Owner::Engine(command) => {
+                    let names = agent_program::names(&agent_program::flavours(command));
+                    (names, agent_program::own_flavour(command))
+                }
+                Owner::Unsupported(_) => (agent_program::names(&[]), None),
+            };
+            let says = format!("{product}; hostbuf run finds no {names} {places}");
+            Finding::lacks(name, says).mend(installation::mend(flavour.unwrap_or_default()))
         }
     };
     finding

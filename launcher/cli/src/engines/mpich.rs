@@ -33,7 +33,8 @@ impl Engine for Mpich {
         &["mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra"]
     }
 
-    /// Recognises Hydra by its version text. MVAPICH has Hydra too, but no agent is built for it.
+    /// Recognises Hydra by its version text. MVAPICH has Hydra too; the agents for its binary
+    /// interfaces serve it.
     fn recognize(&self, version: &str) -> Option<Release> {
         if !version.contains("HYDRA") {
             return None;
