@@ -58,7 +58,9 @@ fn the_packages_own_tests_pass() {
 fn the_examples_in_the_documentation_run() {
     let Some(python) = python() else { return };
     let script = "
-import doctest, importlib, pkgutil, hostbuf
+import doctest, importlib, logging, pkgutil, hostbuf
+# In development mode the event loop warns of callbacks that take 0.1 s, as on a busy machine.
+logging.getLogger('asyncio').setLevel(logging.ERROR)
 names = ['hostbuf', *('hostbuf.' + module.name for module in pkgutil.iter_modules(hostbuf.__path__))]
 results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
 print(sum(result.failed for result in results.values()), sum(result.attempted for result in results.values()))
