@@ -7,6 +7,7 @@ pub mod array;
 mod bytes;
 mod cgroup;
 pub mod copies;
+mod core_lists;
 mod core_threads;
 pub mod cores;
 pub mod descriptors;
