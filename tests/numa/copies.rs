@@ -1,7 +1,7 @@
 //! The copies that frozen sections with `numa=copies` get on each node. The checks of the copies
 //! are in tests/programs/src/bin/node_copies.
 
-use hostbuf_tests::{CommandOutput, hostbuf, program};
+use hostbuf_tests::{CommandOutput, hostbuf, program, root, skip};
 
 use crate::machine::{GuestCheck, all_ok, command_line};
 
@@ -119,6 +119,25 @@ pub fn two_node_checks() -> Vec<GuestCheck> {
             },
         },
     ]
+}
+
+/// Returns the check of puts into copies, for a machine with two nodes, an RDMA device, and a
+/// kernel that registers sealed memory; `None` if its program was not built.
+pub fn rdma_check() -> Option<GuestCheck> {
+    let program = root().join("target/rdma/release/rdma_copies");
+    if !program.exists() {
+        skip("RDMA into copies: its program is not built (scripts/test builds it)");
+        return None;
+    }
+    let watched = command_line("leaves_nothing", &[]);
+    let (hostbuf, program) = (hostbuf().display().to_string(), program.display());
+    Some(GuestCheck {
+        name: "rdma-copies",
+        command: format!(
+            "{watched} '{hostbuf}' run -q --launcher local -n 2 --bind node --size 1M -- '{program}'"
+        ),
+        check: |output| all_ok(output, &["puts-into-copies"]),
+    })
 }
 
 /// Requires an output with these words and without a line of `leaves_nothing`.

@@ -21,6 +21,7 @@ pub struct NumaMachine {
     kernel: &'static str,
     /// The number of huge pages of each node.
     huge: &'static [usize],
+    has_rdma: bool,
 }
 
 /// The exit status of the last command in the machine, which the script must pass on.
@@ -28,7 +29,7 @@ const END: i32 = 7;
 
 impl NumaMachine {
     pub fn new(layout: &'static str) -> NumaMachine {
-        NumaMachine { layout, kernel: "6.1", huge: &[] }
+        NumaMachine { layout, kernel: "6.1", huge: &[], has_rdma: false }
     }
 
     pub fn kernel(self, kernel: &'static str) -> NumaMachine {
@@ -37,6 +38,11 @@ impl NumaMachine {
 
     pub fn huge(self, huge: &'static [usize]) -> NumaMachine {
         NumaMachine { huge, ..self }
+    }
+
+    /// Adds an RDMA device.
+    pub fn rdma(self) -> NumaMachine {
+        NumaMachine { has_rdma: true, ..self }
     }
 
     pub fn huge_pages(&self) -> &'static [usize] {
@@ -51,6 +57,9 @@ impl NumaMachine {
         script.args(["--layout", self.layout]);
         if !huge.is_empty() {
             script.args(["--huge", &huge.join(",")]);
+        }
+        if self.has_rdma {
+            script.arg("--rdma");
         }
         // Each command begins with an empty line, since the one before may not have ended its last.
         let each = checks.iter().map(|check| {

@@ -22,8 +22,9 @@ fn two_nodes_with_copies() {
 
 #[test]
 fn two_nodes_with_a_newer_kernel() {
-    let machine = NumaMachine::new("two").kernel("6.12").huge(&[8, 9]);
+    let machine = NumaMachine::new("two").kernel("6.12").huge(&[8, 9]).rdma();
     let mut checks = vec![layout::check(&machine)];
+    checks.extend(copies::rdma_check());
     checks.extend(topology::check());
     checks.extend([placement::pages_check(), placement::limits_check(), placement::balancing_check()]);
     machine.run(&checks);
