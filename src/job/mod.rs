@@ -9,6 +9,7 @@ mod local;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod polling;
+mod signed_words;
 mod solo;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use local::Local;
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;
 pub use polling::poll_with_sleeps;
+pub use signed_words::SignedWords;
 pub use solo::Solo;
 
 use hostbuf_protocol::failure::cut;

@@ -5,7 +5,7 @@ use mpi::request::{Request, Scope};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Root, Source};
 
-use super::{Collective, Reduce, poll_with_sleeps};
+use super::{Collective, Reduce, SignedWords, poll_with_sleeps};
 use crate::error::Result;
 
 /// An MPI communicator as a [`Collective`].
@@ -92,20 +92,16 @@ impl Collective for Mpi {
 }
 
 impl Mpi {
-    /// Reduces to the minimum or the maximum. MPICH 4.0.2 compares unsigned 64-bit words as signed
-    /// ones, so its maximum of 5 and 2^64-1 is 5. This method therefore sends signed words with the
-    /// top bit flipped, whose order is that of the unsigned words.
+    /// Reduces to the minimum or the maximum.
     fn order(&self, words: &mut [u64], how: Reduce) -> Result<()> {
-        const TOP: u64 = 1 << 63;
         let operation = if how == Reduce::Min { SystemOperation::min() } else { SystemOperation::max() };
-        let mine: Vec<i64> = words.iter().map(|w| (w ^ TOP).cast_signed()).collect();
+        let mine = SignedWords::of(words);
         let mut all = mine.clone();
         mpi::request::scope(|scope| {
-            self.wait(self.world.immediate_all_reduce_into(scope, &mine[..], &mut all[..], operation));
+            let (mine, all) = (mine.as_slice(), all.as_mut_slice());
+            self.wait(self.world.immediate_all_reduce_into(scope, mine, all, operation));
         });
-        for (word, combined) in words.iter_mut().zip(all) {
-            *word = combined.cast_unsigned() ^ TOP;
-        }
+        all.write_to(words);
         Ok(())
     }
 }

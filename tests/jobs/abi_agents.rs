@@ -52,6 +52,32 @@ fn one_agent_serves_every_mpi_with_its_interface() {
     }
 }
 
+#[test]
+fn collective_operations_over_the_standard_interface_are_right() {
+    if !can_simulate() {
+        return;
+    }
+    let (_, library) = AGENTS[0];
+    let program = hostbuf_tests::program("abi_collective").display().to_string();
+    let mut count = 0;
+    for flavour in flavours() {
+        let folder = libraries(&flavour);
+        if !folder.join(library).exists() {
+            continue;
+        }
+        let script = format!(
+            "$HOSTBUF run -n 3 --host h0:2,h1:1 --mpirun $MPIRUN --size 1M -- env LD_LIBRARY_PATH={} {program}",
+            folder.display()
+        );
+        let outcome = simulated(2, &flavour, &script).ok();
+        assert_eq!(outcome.lines("ok ").len(), 3, "{flavour}: {outcome:?}");
+        count += 1;
+    }
+    if count == 0 {
+        skip(&format!("collective operations over {library}: no MPI has it"));
+    }
+}
+
 /// An agent may be installed on another machine than the one that built it.
 #[test]
 fn no_agent_contains_a_folder_of_libraries() {

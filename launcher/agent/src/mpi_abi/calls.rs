@@ -28,8 +28,10 @@ pub(super) const WORLD: AbiHandle = AbiHandle::predefined(0x101);
 pub(super) const NO_REQUEST: AbiHandle = AbiHandle::predefined(0x180);
 /// `MPI_BYTE`.
 pub(super) const BYTE: AbiHandle = AbiHandle::predefined(0x247);
+/// `MPI_INT64_T`.
+pub(super) const SIGNED_WORD: AbiHandle = AbiHandle::predefined(0x258);
 /// `MPI_UINT64_T`.
-pub(super) const WORD: AbiHandle = AbiHandle::predefined(0x259);
+pub(super) const UNSIGNED_WORD: AbiHandle = AbiHandle::predefined(0x259);
 /// `MPI_SUM`.
 pub(super) const SUM: AbiHandle = AbiHandle::predefined(0x21);
 /// `MPI_MIN`.
@@ -38,6 +40,8 @@ pub(super) const MIN: AbiHandle = AbiHandle::predefined(0x22);
 pub(super) const MAX: AbiHandle = AbiHandle::predefined(0x23);
 /// `MPI_BAND`.
 pub(super) const AND: AbiHandle = AbiHandle::predefined(0x28);
+/// `MPI_THREAD_FUNNELED`.
+pub(super) const FUNNELED: c_int = 1024;
 /// `MPI_ANY_SOURCE`.
 pub(super) const ANY_SOURCE: c_int = -1;
 /// `MPI_STATUS_IGNORE`.
@@ -45,7 +49,8 @@ pub(super) const NO_STATUS: *mut c_void = std::ptr::null_mut();
 
 /// The functions, each of which returns `MPI_SUCCESS` (0) or an error code.
 pub(super) struct MpiCalls {
-    pub(super) init: unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char) -> c_int,
+    pub(super) init_thread:
+        unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int,
     pub(super) finalize: unsafe extern "C" fn() -> c_int,
     pub(super) comm_dup: unsafe extern "C" fn(AbiHandle, *mut AbiHandle) -> c_int,
     pub(super) comm_split: unsafe extern "C" fn(AbiHandle, c_int, c_int, *mut AbiHandle) -> c_int,
@@ -92,7 +97,7 @@ impl MpiCalls {
         // SAFETY: the types are those of the standard.
         unsafe {
             Ok(MpiCalls {
-                init: function(&library, c"MPI_Init")?,
+                init_thread: function(&library, c"MPI_Init_thread")?,
                 finalize: function(&library, c"MPI_Finalize")?,
                 comm_dup: function(&library, c"MPI_Comm_dup")?,
                 comm_split: function(&library, c"MPI_Comm_split")?,

@@ -6,29 +6,36 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::rc::Rc;
 
-use hostbuf::job::{Collective, Reduce, poll_with_sleeps};
+use hostbuf::job::{Collective, Reduce, SignedWords, poll_with_sleeps};
 use hostbuf::{Error, Result};
 
 use super::calls::{
-    AND, ANY_SOURCE, AbiHandle, BYTE, MAX, MIN, MpiCalls, NO_REQUEST, NO_STATUS, SUM, WORD, WORLD,
+    AND, ANY_SOURCE, AbiHandle, BYTE, FUNNELED, MAX, MIN, MpiCalls, NO_REQUEST, NO_STATUS, SIGNED_WORD, SUM,
+    UNSIGNED_WORD, WORLD,
 };
 
-/// MPI, initialised until drop. Communicators are dropped first.
-pub struct StandardMpi {
-    calls: Rc<MpiCalls>,
+/// MPI, initialised until this value and all of its communicators are dropped.
+pub struct StandardMpi(Rc<InitializedMpi>);
+
+/// MPI between its initialisation and its end.
+struct InitializedMpi {
+    calls: MpiCalls,
 }
 
 impl StandardMpi {
-    /// Loads and initialises MPI. It is finalised when the value is dropped, and cannot be
-    /// initialised again.
+    /// Loads and initialises MPI, for calls by this thread among others. It cannot be initialised
+    /// again.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is no library with the ABI; [`Error::Collective`].
     pub fn init() -> Result<StandardMpi> {
         let calls = MpiCalls::load()?;
+        // A lower level is as good: the other threads make no calls of MPI.
+        let mut level = 0;
         // SAFETY: no arguments, which MPI allows.
-        check("MPI_Init", unsafe { (calls.init)(null_mut(), null_mut()) })?;
-        Ok(StandardMpi { calls: Rc::new(calls) })
+        let code = unsafe { (calls.init_thread)(null_mut(), null_mut(), FUNNELED, &mut level) };
+        check("MPI_Init_thread", code)?;
+        Ok(StandardMpi(Rc::new(InitializedMpi { calls })))
     }
 
     /// Duplicates the communicator of all processes of the job. Collective.
@@ -38,35 +45,72 @@ impl StandardMpi {
     pub fn world(&self) -> Result<Box<dyn Collective>> {
         let mut world = WORLD;
         // SAFETY: MPI is initialised.
-        check("MPI_Comm_dup", unsafe { (self.calls.comm_dup)(WORLD, &mut world) })?;
-        Ok(Box::new(AbiCommunicator::new(self.calls.clone(), world)?))
+        check("MPI_Comm_dup", unsafe { (self.0.calls.comm_dup)(WORLD, &mut world) })?;
+        Ok(Box::new(AbiCommunicator::new(self.0.clone(), world)?))
     }
 }
 
-impl Drop for StandardMpi {
+impl Drop for InitializedMpi {
     fn drop(&mut self) {
-        // SAFETY: MPI is initialised, and no call is in progress.
+        // SAFETY: MPI is initialised, and there is no communicator of it.
         unsafe { (self.calls.finalize)() };
     }
+}
+
+/// A word that MPI reduces.
+trait AbiWord {
+    /// The type in MPI.
+    const TYPE: AbiHandle;
+}
+
+impl AbiWord for u64 {
+    const TYPE: AbiHandle = UNSIGNED_WORD;
+}
+
+impl AbiWord for i64 {
+    const TYPE: AbiHandle = SIGNED_WORD;
 }
 
 /// A communicator as a [`Collective`]. Its operations, except splitting, wait by polling with
 /// sleeps, since the ranks of the job need the cores.
 struct AbiCommunicator {
-    calls: Rc<MpiCalls>,
+    mpi: Rc<InitializedMpi>,
     handle: AbiHandle,
     rank: usize,
     size: usize,
 }
 
 impl AbiCommunicator {
-    fn new(calls: Rc<MpiCalls>, handle: AbiHandle) -> Result<AbiCommunicator> {
+    fn new(mpi: Rc<InitializedMpi>, handle: AbiHandle) -> Result<AbiCommunicator> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: the communicator is valid.
-        check("MPI_Comm_rank", unsafe { (calls.comm_rank)(handle, &mut rank) })?;
+        check("MPI_Comm_rank", unsafe { (mpi.calls.comm_rank)(handle, &mut rank) })?;
         // SAFETY: the communicator is valid.
-        check("MPI_Comm_size", unsafe { (calls.comm_size)(handle, &mut size) })?;
-        Ok(AbiCommunicator { calls, handle, rank: rank as usize, size: size as usize })
+        check("MPI_Comm_size", unsafe { (mpi.calls.comm_size)(handle, &mut size) })?;
+        Ok(AbiCommunicator { mpi, handle, rank: rank as usize, size: size as usize })
+    }
+
+    /// Reduces to the minimum or the maximum.
+    fn order(&self, words: &mut [u64], operation: AbiHandle) -> Result<()> {
+        let mine = SignedWords::of(words);
+        let mut all = mine.clone();
+        self.reduce(mine.as_slice(), all.as_mut_slice(), operation)?;
+        all.write_to(words);
+        Ok(())
+    }
+
+    /// Reduces the words of all ranks.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn reduce<W: AbiWord>(&self, mine: &[W], all: &mut [W], operation: AbiHandle) -> Result<()> {
+        assert_eq!(mine.len(), all.len(), "the number of words");
+        let (from, to, count) = (mine.as_ptr().cast(), all.as_mut_ptr().cast(), count(mine.len()));
+        self.complete("MPI_Iallreduce", |request| {
+            let all_reduce = self.mpi.calls.all_reduce;
+            // SAFETY: both slices live until the operation has ended, and have `count` words.
+            unsafe { all_reduce(from, to, count, W::TYPE, operation, self.handle, request) }
+        })
     }
 
     /// Starts an operation and waits for its end.
@@ -76,7 +120,7 @@ impl AbiCommunicator {
         poll_with_sleeps(|| {
             let mut is_done = 0;
             // SAFETY: the request is of the operation, whose memory is borrowed by the caller.
-            check(operation, unsafe { (self.calls.test)(&mut request, &mut is_done, NO_STATUS) })?;
+            check(operation, unsafe { (self.mpi.calls.test)(&mut request, &mut is_done, NO_STATUS) })?;
             Ok(is_done != 0)
         })
     }
@@ -98,7 +142,7 @@ impl Collective for AbiCommunicator {
             // SAFETY: both slices live until the operation has ended, and `all` has the bytes of
             // all ranks.
             unsafe {
-                (self.calls.all_gather)(
+                (self.mpi.calls.all_gather)(
                     mine.as_ptr().cast(),
                     count,
                     BYTE,
@@ -118,7 +162,7 @@ impl Collective for AbiCommunicator {
             self.complete("MPI_Ibcast", |request| {
                 let (at, count) = (part.as_mut_ptr().cast(), count(part.len()));
                 // SAFETY: the slice lives until the operation has ended.
-                unsafe { (self.calls.broadcast)(at, count, BYTE, root as c_int, self.handle, request) }
+                unsafe { (self.mpi.calls.broadcast)(at, count, BYTE, root as c_int, self.handle, request) }
             })?;
         }
         Ok(())
@@ -128,51 +172,37 @@ impl Collective for AbiCommunicator {
         let mut part = self.handle;
         let (color, key) = (color as c_int, self.rank as c_int);
         // SAFETY: the communicator is valid.
-        check("MPI_Comm_split", unsafe { (self.calls.comm_split)(self.handle, color, key, &mut part) })?;
-        Ok(Box::new(AbiCommunicator::new(self.calls.clone(), part)?))
+        check("MPI_Comm_split", unsafe { (self.mpi.calls.comm_split)(self.handle, color, key, &mut part) })?;
+        Ok(Box::new(AbiCommunicator::new(self.mpi.clone(), part)?))
     }
 
     fn progress(&self) {
         let mut is_there = 0;
         // Any call makes progress. No message with this tag is ever sent.
         // SAFETY: the communicator is valid.
-        unsafe { (self.calls.probe)(ANY_SOURCE, 0, self.handle, &mut is_there, NO_STATUS) };
+        unsafe { (self.mpi.calls.probe)(ANY_SOURCE, 0, self.handle, &mut is_there, NO_STATUS) };
     }
 
     fn all_reduce(&self, words: &mut [u64], how: Reduce) -> Result<()> {
-        let operation = match how {
-            Reduce::Min => MIN,
-            Reduce::Max => MAX,
-            Reduce::Sum => SUM,
-            Reduce::And => AND,
+        match how {
+            Reduce::Min => self.order(words, MIN),
+            Reduce::Max => self.order(words, MAX),
+            Reduce::Sum | Reduce::And => {
+                let mine = words.to_vec();
+                self.reduce(&mine, words, if how == Reduce::Sum { SUM } else { AND })
+            }
             _ => {
                 let what = format!("the reduction {how:?} through the standard ABI of MPI");
-                return Err(Error::Invalid { what });
+                Err(Error::Invalid { what })
             }
-        };
-        let mine = words.to_vec();
-        let count = count(words.len());
-        self.complete("MPI_Iallreduce", |request| {
-            // SAFETY: both slices live until the operation has ended, and have the same length.
-            unsafe {
-                (self.calls.all_reduce)(
-                    mine.as_ptr().cast(),
-                    words.as_mut_ptr().cast(),
-                    count,
-                    WORD,
-                    operation,
-                    self.handle,
-                    request,
-                )
-            }
-        })
+        }
     }
 }
 
 impl Drop for AbiCommunicator {
     fn drop(&mut self) {
         // SAFETY: the communicator is valid, and its group drops it at the same point.
-        unsafe { (self.calls.comm_free)(&mut self.handle) };
+        unsafe { (self.mpi.calls.comm_free)(&mut self.handle) };
     }
 }
 
