@@ -22,6 +22,9 @@ pub struct Spec {
     pub listener: Option<i32>,
     /// The process with which the agent ends, if it is not its parent.
     pub watched_process: Option<WatchedProcess>,
+    /// True if the watched process may be the engine's, hidden by a container: it is the first of
+    /// its PID namespace, and no engine's process is above the rank.
+    pub hidden_engine: bool,
     /// True if a launcher reads reports. Without one, the ranks print errors.
     pub reports: bool,
     /// True if the agent ends the processes that have the job's buffers when the watched process
@@ -36,8 +39,8 @@ pub struct Spec {
     pub program: Option<String>,
     /// The time without progress after which the start fails; `None` waits for ever.
     pub timeout: Option<Duration>,
-    /// The limit on the time without a further rank, if the network namespace of the agent seems to
-    /// hide it from the other ranks of its host.
+    /// The limit on the time without a further rank, in place of `timeout`, if the network
+    /// namespace of the agent seems to hide it from the other ranks of its host.
     pub isolated: Option<Duration>,
 }
 
@@ -69,6 +72,7 @@ impl Spec {
             buffers,
             listener: None,
             watched_process: None,
+            hidden_engine: false,
             reports: false,
             ends_processes: false,
             load: Vec::new(),
@@ -91,6 +95,7 @@ impl Spec {
         }
         list.extend(self.listener.map(|fd| format!("--listener={fd}")));
         list.extend(self.watched_process.map(|l| format!("--watched-process={}:{}", l.pid, l.start)));
+        list.extend(self.hidden_engine.then(|| "--hidden-engine".to_owned()));
         list.extend(self.reports.then(|| "--reports".to_owned()));
         list.extend(self.ends_processes.then(|| "--ends-processes".to_owned()));
         list.extend(self.load.iter().map(|path| format!("--load={}", word_of_path(path))));
@@ -124,6 +129,7 @@ impl Spec {
                     let (pid, start) = parts.ok_or_else(|| wrong(&argument))?;
                     spec.watched_process = Some(WatchedProcess { pid, start });
                 }
+                "--hidden-engine" => spec.hidden_engine = true,
                 "--reports" => spec.reports = true,
                 "--ends-processes" => spec.ends_processes = true,
                 "--load" => spec.load.push(path_of_word(value).ok_or_else(|| wrong(&argument))?),
@@ -169,6 +175,7 @@ mod tests {
             ],
             listener: Some(4),
             watched_process: Some(WatchedProcess { pid: 12, start: 99 }),
+            hidden_engine: true,
             reports: true,
             ends_processes: true,
             load: vec!["/db/a b.k2d".into(), "/db/c".into()],

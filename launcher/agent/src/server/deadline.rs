@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// The time since a rank of this host last made progress, and the limit on it.
 pub(super) struct Deadline {
     pub(super) limit: Option<Duration>,
-    /// A shorter limit until all ranks of this host have connected, if the network namespace of
-    /// this agent seems to hide it from them.
+    /// The limit until all ranks of this host have connected, if the network namespace of this
+    /// agent seems to hide it from them.
     pub(super) isolated: Option<Duration>,
     pub(super) since: Instant,
     /// The number of ranks that have connected.

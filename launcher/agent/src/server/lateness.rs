@@ -27,7 +27,7 @@ impl Server {
         ranks.peek()?;
         let waits = matches!(self.stage, Stage::Gathering) || ranks.any(|peer| self.is_awaited(peer));
         let limit = self.deadline.limit.filter(|_| waits)?;
-        Some(self.isolated().map_or(limit, |isolated| isolated.min(limit)))
+        Some(self.isolated().unwrap_or(limit))
     }
 
     /// Returns the limit of an agent that the other ranks of this host may be unable to reach,

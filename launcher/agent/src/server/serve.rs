@@ -104,8 +104,7 @@ impl Server {
             members: Members::default(),
             gathers: Gathers::new(),
             print_failures: !spec.reports,
-            ends_alone: spec.isolated.is_some()
-                || spec.watched_process.is_some_and(|process| process.pid == 1),
+            ends_alone: spec.isolated.is_some() || spec.hidden_engine,
             printing_rank: PrintingRank::None,
             request: 0,
             own_request: (buffer_request::number(&spec.buffers), buffer_request::text(&spec.buffers)),

@@ -124,9 +124,10 @@ fn start(mut spec: Spec, place: Place, listener: &OwnedFd) -> Result<()> {
     let daemon = daemon();
     let watched = daemon.unwrap_or_else(parent);
     spec.watched_process = process::start_time(watched).map(|start| WatchedProcess::new(watched, start));
+    // A container with a PID namespace of its own begins with the rank's command or a shell.
+    spec.hidden_engine = daemon.is_none() && watched == 1;
     if place.local_size > 1 && is_isolated(daemon, &spec.socket) {
-        let further = if place.local_rank > 0 { LATER_RANK } else { Duration::ZERO };
-        spec.isolated = Some(ISOLATED_TIMEOUT + further);
+        spec.isolated = Some(isolated_limit(spec.timeout, place.local_rank));
     }
     // The descriptor keeps its number through exec, so it must not be a standard stream.
     let fd = listener.as_raw_fd();
@@ -143,10 +144,17 @@ fn start(mut spec: Spec, place: Place, listener: &OwnedFd) -> Result<()> {
     Err(AttachError::AgentGone { why }.into())
 }
 
+/// Returns the limit of an agent that rank `local_rank` of its host has started, and that the other
+/// ranks seem to be unable to reach. `timeout` is the limit on the start of the job.
+fn isolated_limit(timeout: Option<Duration>, local_rank: u64) -> Duration {
+    let limit = timeout.map_or(ISOLATED_TIMEOUT, |timeout| timeout.min(ISOLATED_TIMEOUT));
+    limit + if local_rank > 0 { LATER_RANK } else { Duration::ZERO }
+}
+
 /// Returns the engine's process above this one, if there is one. A shell between them ends with its
 /// own rank, but the agent serves all ranks.
 fn daemon() -> Option<i32> {
-    let ancestors = std::iter::successors(Some(parent()), |&pid| process::parent(pid).filter(|&p| p > 1));
+    let ancestors = std::iter::successors(Some(parent()), |&pid| process::parent(pid).filter(|&p| p > 0));
     ancestors.take(64).find(|&pid| is_daemon(&process::name(pid)))
 }
 
@@ -177,5 +185,18 @@ fn inherit(command: &mut Command, fd: i32) {
                 _ => libc::_exit(0),
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_rank_reports_before_the_others() {
+        for (timeout, first) in [(None, 10), (Some(600), 10), (Some(10), 10), (Some(3), 3)] {
+            let limit = |rank| isolated_limit(timeout.map(Duration::from_secs), rank).as_secs();
+            assert_eq!([limit(0), limit(1), limit(7)], [first, first + 2, first + 2], "{timeout:?}");
+        }
     }
 }
