@@ -34,12 +34,15 @@ pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<Agen
     }
     let names = names(&flavours);
     let flavour = own_flavour(command).unwrap_or_default();
+    let package = installation::agents_package()
+        .map(|package| format!("the package {package} has the agents for the system's MPIs; "));
     Err(Error::Unsupported {
         what: format!("an agent for {}", command.release.title()),
         why: format!(
-            "{names} is neither in {} nor in ../libexec/hostbuf: `{}` in hostbuf's sources builds it; --agent names another, \
+            "{names} is neither in {} nor in ../libexec/hostbuf: {}`{}` in hostbuf's sources builds it; --agent names another, \
              and --launcher local needs none",
             folders()[0].display(),
+            package.unwrap_or_default(),
             installation::mend(flavour)
         ),
     })

@@ -9,6 +9,15 @@ pub(crate) fn mend(flavour: &str) -> String {
     mend_for(&std::env::current_exe().unwrap_or_default(), flavour)
 }
 
+/// Returns the package that has the agents for the system's MPIs, if this command is of a package.
+pub(crate) fn agents_package() -> Option<&'static str> {
+    agents_package_for(&std::env::current_exe().unwrap_or_default())
+}
+
+fn agents_package_for(executable: &Path) -> Option<&'static str> {
+    (executable.parent() == Some(Path::new("/usr/bin"))).then_some("hostbuf-agents")
+}
+
 fn mend_for(executable: &Path, flavour: &str) -> String {
     let folder = executable.parent().filter(|bin| bin.ends_with("bin"));
     let command = match folder.and_then(Path::parent) {
@@ -32,6 +41,8 @@ mod tests {
             ("/src/target/release/hostbuf", "mpich4", "scripts/build mpich4"),
         ] {
             assert_eq!(mend_for(Path::new(executable), flavour), mend);
+            let is_packaged = agents_package_for(Path::new(executable)).is_some();
+            assert_eq!(is_packaged, executable.starts_with("/usr/bin"));
         }
     }
 }

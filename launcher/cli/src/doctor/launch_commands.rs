@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::command_output::{clip, output_of};
-use crate::engines::{self, LaunchCommand, Release};
+use crate::engines::{self, LaunchCommand};
 use crate::finding::Finding;
 use crate::{agent_program, installation, search_path};
 
@@ -30,25 +30,8 @@ pub fn lines() -> Vec<Finding> {
 struct Found {
     path: PathBuf,
     names: Vec<String>,
-    owner: Result<Owner, String>,
-}
-
-/// The owner of a launch command.
-#[derive(Clone)]
-enum Owner {
-    /// An engine of `hostbuf run`.
-    Engine(LaunchCommand),
-    /// A product that `hostbuf run` does not use.
-    Unsupported(Release),
-}
-
-impl Owner {
-    fn release(&self) -> &Release {
-        match self {
-            Owner::Engine(command) => &command.release,
-            Owner::Unsupported(release) => release,
-        }
-    }
+    /// The launch command of an engine, or a clause that quotes an unknown version.
+    command: Result<LaunchCommand, String>,
 }
 
 /// Returns the launch commands in PATH, each once: mpirun and mpiexec of one MPI are one file, or
@@ -63,31 +46,29 @@ fn found() -> Vec<Found> {
             found.names.push(name.into());
             continue;
         }
-        let owner = output_of(&path, &["--version"]).and_then(|text| identify(&path, &text));
-        let release = |owner: &Result<Owner, String>| owner.as_ref().ok().map(|o| o.release().clone());
+        let command = output_of(&path, &["--version"]).and_then(|text| identify(&path, &text));
+        let release =
+            |command: &Result<LaunchCommand, String>| command.as_ref().ok().map(|c| c.release.clone());
         let same = |(other, found): &&mut (PathBuf, Found)| {
-            owner.is_ok() && release(&found.owner) == release(&owner) && other.parent() == real.parent()
+            command.is_ok() && release(&found.command) == release(&command) && other.parent() == real.parent()
         };
         match list.iter_mut().find(same) {
             Some((_, found)) => found.names.push(name.into()),
-            None => list.push((real, Found { path, names: vec![name.into()], owner })),
+            None => list.push((real, Found { path, names: vec![name.into()], command })),
         }
     }
     list.into_iter().map(|(_, found)| found).collect()
 }
 
-/// Returns the owner of the launch command at `path` from the output of its option `--version`.
+/// Identifies the launch command at `path` by the output of its option `--version`.
 ///
 /// # Errors
 /// A clause that quotes an unknown output.
-fn identify(path: &Path, version: &str) -> Result<Owner, String> {
+fn identify(path: &Path, version: &str) -> Result<LaunchCommand, String> {
     for &engine in engines::ALL {
         if let Some(release) = engine.recognize(version) {
-            return Ok(Owner::Engine(LaunchCommand { engine, path: path.to_owned(), release }));
+            return Ok(LaunchCommand { engine, path: path.to_owned(), release });
         }
-    }
-    if let Some(release) = engines::unsupported(version) {
-        return Ok(Owner::Unsupported(release));
     }
     let first = version.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing");
     Err(format!("not an MPI that hostbuf knows; its version is \"{}\"", clip(first)))
@@ -99,35 +80,29 @@ fn finding(found: &Found) -> Finding {
         [] => found.path.display().to_string(),
         list => format!("{}, also {}", found.path.display(), list.join(", ")),
     };
-    let finding = match &found.owner {
+    let finding = match &found.command {
         Err(why) => Finding::note(name, format!("{place}: {why}")),
-        Ok(owner) => agent(name, owner, &place),
+        Ok(command) => agent(name, command, &place),
     };
     finding.value("path", found.path.display().to_string()).value("names", found.names.clone())
 }
 
 /// Checks whether the agent is installed that the jobs of a launch command need.
-fn agent(name: String, owner: &Owner, place: &str) -> Finding {
-    let release = owner.release();
+fn agent(name: String, command: &LaunchCommand, place: &str) -> Finding {
+    let release = &command.release;
     let product = format!("{} {} ({place})", release.name, release.version);
-    let agent = match owner {
-        Owner::Engine(command) => agent_program::installed(&agent_program::flavours(command)),
-        Owner::Unsupported(_) => agent_program::installed(&[]),
-    };
-    let agent = agent.and_then(|path| path.canonicalize().ok());
+    let flavours = agent_program::flavours(command);
+    let agent = agent_program::installed(&flavours).and_then(|path| path.canonicalize().ok());
     let finding = match &agent {
         Some(agent) => Finding::ok(name, format!("{product}; agent {}", agent.display())),
         None => {
             let places = "beside this program or in ../libexec/hostbuf";
-            let (names, flavour) = match owner {
-                Owner::Engine(command) => {
-                    let names = agent_program::names(&agent_program::flavours(command));
-                    (names, agent_program::own_flavour(command))
-                }
-                Owner::Unsupported(_) => (agent_program::names(&[]), None),
-            };
+            let names = agent_program::names(&flavours);
             let says = format!("{product}; hostbuf run finds no {names} {places}");
-            Finding::lacks(name, says).mend(installation::mend(flavour.unwrap_or_default()))
+            let flavour = agent_program::own_flavour(command).unwrap_or_default();
+            let package = installation::agents_package().map(|package| format!("apt-get install {package}"));
+            let lacks = package.into_iter().fold(Finding::lacks(name, says), Finding::mend);
+            lacks.mend(installation::mend(flavour))
         }
     };
     finding
@@ -152,18 +127,13 @@ mod tests {
             ("slurm-wlm 22.05.8\n", "Slurm", "22.05.8", None),
             ("slurm 23.11.4\n", "Slurm", "23.11.4", None),
         ] {
-            let owner = identify(Path::new("/x"), text).unwrap();
-            let release = owner.release();
+            let release = identify(Path::new("/x"), text).unwrap().release;
             assert_eq!(
                 (release.name, &*release.version, release.flavour.as_deref()),
                 (name, version, flavour),
                 "{text}"
             );
         }
-        // It need not have an engine, so the flavour is open.
-        let intel = "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005\n";
-        let owner = identify(Path::new("/x"), intel).unwrap();
-        assert_eq!((owner.release().name, &*owner.release().version), ("Intel MPI", "2021.11"));
         for text in ["", "usage: mpirun [options]\n", "mpirun (Open MPI)"] {
             assert!(identify(Path::new("/x"), text).is_err(), "{text}");
         }

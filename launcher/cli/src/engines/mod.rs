@@ -20,6 +20,7 @@ pub(crate) use diagnosis::{Diagnosis, EndedProcess};
 pub(crate) use engine::{AgentKind, Engine, LaunchCommand};
 pub(crate) use place::Place;
 pub(crate) use plan::{AgentProgram, AppContext, Invocation, LaunchPlan, LaunchRequest};
+#[cfg(test)]
 pub(crate) use release::Release;
 
 /// The engines. `--launcher auto` prefers the first MPI that is found; if there is none, it takes
@@ -29,25 +30,12 @@ pub(crate) use release::Release;
 pub(crate) const ALL: &[&dyn Engine] =
     &[&local::LocalEngine, &openmpi::OpenMpi, &intelmpi::IntelMpi, &mpich::Mpich, &slurm::Slurm];
 
-/// The MPIs that `hostbuf doctor` knows without an engine: the name, a mark in the output of
-/// `--version`, and the word in front of the version. The name of an engine is ignored here.
-const UNSUPPORTED: &[(&str, &str, &str)] = &[("Intel MPI", "Intel(R) MPI", "Version")];
-
 /// The launchers without an engine that start ranks: the variable with the number of a rank, and
 /// the name.
 pub(crate) const OTHER_LAUNCHERS: &[(&str, &str)] = &[("FLUX_TASK_RANK", "Flux"), ("PALS_RANKID", "PALS")];
 
 /// The names of the launch commands of every MPI.
 pub(crate) const COMMON_COMMANDS: &[&str] = &["mpirun", "mpiexec"];
-
-/// Returns the release of an MPI without an engine from the output of `--version`.
-pub(crate) fn unsupported(version: &str) -> Option<Release> {
-    let has_engine = |name: &str| ALL.iter().any(|engine| engine.name() == name);
-    let mut others = UNSUPPORTED.iter().filter(|(name, ..)| !has_engine(name));
-    let (name, _, word) = others.find(|(_, mark, _)| version.contains(mark))?;
-    let number = version.split_once(word).and_then(|(_, rest)| rest.split_whitespace().next());
-    Some(Release::new(name, number.unwrap_or_default().into(), None))
-}
 
 /// Returns the names of the launch commands of the engines that need no mpirun.
 pub(crate) fn without_mpirun_commands() -> impl Iterator<Item = &'static str> {
@@ -81,20 +69,4 @@ pub(crate) fn missing_for_other_hosts() -> String {
     let allocations: String =
         managers.map(|engine| format!(" and no {} allocation", engine.name())).collect();
     format!("no mpirun in PATH{allocations}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_an_mpi_without_an_engine_is_unsupported() {
-        for (name, mark, word) in UNSUPPORTED {
-            let version = format!("{mark} Library for Linux* OS, {word} 2021.11 Build 20231005\n");
-            let is_engine = ALL.iter().any(|engine| engine.name() == *name);
-            let expected = (!is_engine).then(|| Release::new(name, "2021.11".into(), None));
-            assert_eq!(unsupported(&version), expected);
-        }
-        assert_eq!(unsupported("mpirun (Open MPI) 4.1.4\n"), None);
-    }
 }

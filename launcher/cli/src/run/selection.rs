@@ -129,12 +129,10 @@ fn own_command(choice: EngineChoice, programs: &[Program]) -> Result<Option<Laun
             EngineChoice::Named(engine) => command.engine == engine,
         }));
     };
-    let mpi = version(path).and_then(|text| engines::unsupported(&text));
-    let mpi = mpi.map_or_else(|| "an MPI that hostbuf does not know".into(), |release| release.title());
     Err(Error::Unsupported {
         what: "a job of this program".into(),
         why: format!(
-            "it is linked to {library} beside {path}, which is of {mpi}: `hostbuf run` cannot start that. Start `hostbuf exec` \
+            "it is linked to {library} beside {path}, which is of an MPI that hostbuf does not know: `hostbuf run` cannot start that. Start `hostbuf exec` \
              by it ({path} ... hostbuf exec ...), or name the mpirun of an MPI with the same binary interface with --mpirun",
             path = path.display()
         ),
@@ -179,8 +177,13 @@ pub(super) fn needs_mpi(needed: &[String]) -> bool {
     !mpis_of(needed).is_empty()
 }
 
+/// Returns the names of the engines: "A, B or C".
 fn names(engines: &[&dyn Engine]) -> String {
-    engines.iter().map(|engine| engine.name()).collect::<Vec<_>>().join(" or ")
+    let names: Vec<&str> = engines.iter().map(|engine| engine.name()).collect();
+    match names.split_last() {
+        Some((last, first @ [_, ..])) => format!("{} or {last}", first.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 fn missing_mpirun(owners: &[&dyn Engine]) -> Error {
