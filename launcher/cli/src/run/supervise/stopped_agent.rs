@@ -11,7 +11,7 @@ use super::state::Launcher;
 use super::stopped_process::StoppedProcess;
 
 /// The interval between two checks.
-pub(super) const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+pub(super) const STOP_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Launcher<'_> {
     /// Returns whether a stopped agent would delay the job, and the job has a time limit.
