@@ -95,7 +95,7 @@ impl Mpi {
     /// Reduces to the minimum or the maximum.
     fn order(&self, words: &mut [u64], how: Reduce) -> Result<()> {
         let operation = if how == Reduce::Min { SystemOperation::min() } else { SystemOperation::max() };
-        let mine = SignedWords::of(words);
+        let mine = SignedWords::from_unsigned(words);
         let mut all = mine.clone();
         mpi::request::scope(|scope| {
             let (mine, all) = (mine.as_slice(), all.as_mut_slice());

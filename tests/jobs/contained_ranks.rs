@@ -156,7 +156,7 @@ fn check(what: &str, lines: &JobLines, end: JobEnd, host: &str) {
             assert_eq!((&*lines.status, lines.ranks.len()), ("87", 0), "{what}: {lines:?}");
             assert!((1..=2).contains(&own.len()), "{what}: {lines:?}");
             assert!(
-                all_own_lines_have("seems to be in another network namespace than the engine"),
+                all_own_lines_have("seems to be in a different network namespace from the engine"),
                 "{what}: {lines:?}"
             );
             assert!(all_own_lines_have("no `bwrap --unshare-net`"), "{what}: {lines:?}");

@@ -33,7 +33,7 @@ fn the_error_names_a_rank_that_hangs_before_its_main() {
         (
             "exec",
             format!(
-                "1 of 2 ranks on {host} have connected, and no other rank within 1 s (local rank 1 is missing)"
+                "1 of 2 ranks on {host} have connected, and no further rank has connected within 1 s (local rank 1 is missing)"
             ),
         ),
         ("image", format!("rank 1 on {host} (process PID) has not voted within 1 s")),
@@ -136,7 +136,7 @@ fn ranks_missing_on_another_host_are_reported() {
         hold()
     );
     let outcome = simulated(2, "openmpi4", &script);
-    let said = "1 of 2 ranks have connected to the agents of their hosts, and no other rank within 1 s";
+    let said = "1 of 2 ranks have connected to the agents of their hosts, and no further rank has connected within 1 s";
     assert!(outcome.stderr.contains(said), "{outcome:?}");
     let status = outcome.lines("status ");
     assert!(status.len() == 1 && status[0] != "0" && status[0] != "124", "{outcome:?}");
@@ -154,8 +154,7 @@ fn hostbuf_exec_has_the_same_limit() {
     let script = "timeout -k 1 40 $MPIRUN $MPIRUN_FLAGS --host h0:2 -np 1 $HOSTBUF exec --size 1M --start-timeout 1 -- sleep 1000 : \
                   --host h0:2 -np 1 sleep 1000; echo status $?";
     let outcome = simulated(1, "openmpi4", script);
-    let said =
-        "hostbuf: 1 of 2 ranks on h0 have connected, and no other rank within 1 s (local rank 1 is missing)";
+    let said = "hostbuf: 1 of 2 ranks on h0 have connected, and no further rank has connected within 1 s (local rank 1 is missing)";
     assert!(outcome.stderr.contains(said), "{outcome:?}");
     let status = outcome.lines("status ");
     assert!(status.len() == 1 && status[0] != "0" && status[0] != "124", "{outcome:?}");

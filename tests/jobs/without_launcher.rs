@@ -242,7 +242,7 @@ fn a_rank_starts_a_limited_number_of_agents_that_end_at_once() {
     });
     let text = std::fs::read_to_string(dir.path("err")).expect("the file exists");
     assert_eq!((status, text.lines().count()), (Some(86), 1), "{text}");
-    assert!(text.contains("has ended 3 times at once after its start"), "{text}");
+    assert!(text.contains("was started 3 times and ended immediately each time"), "{text}");
 }
 
 #[test]

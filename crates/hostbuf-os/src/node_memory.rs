@@ -3,15 +3,15 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use crate::core_lists;
 use crate::node_id::NodeId;
+use crate::per_cpu_lists;
 
 /// The kernel's report on the zones of memory of all nodes.
 const ZONES: &str = "/proc/zoneinfo";
 
 /// Returns the number of bytes of ordinary pages that can be allocated on `node`, or `None` if the
 /// kernel does not report them. As for `MemAvailable`, these are the free pages above the kernel's
-/// reserves and most of the page cache. The free pages in the lists of the cores count, too.
+/// reserves and most of the page cache. The free pages in the per-CPU page lists count, too.
 #[must_use]
 pub fn available(node: NodeId) -> Option<u64> {
     NodeGauge::open(node)?.available()
@@ -42,7 +42,7 @@ impl NodeGauge {
     /// Neither allocates nor locks.
     #[must_use]
     pub fn available(&self) -> Option<u64> {
-        let lists = self.zoneinfo.as_ref().map_or(0, |zones| core_lists::pages_now(self.node, zones));
+        let lists = self.zoneinfo.as_ref().map_or(0, |zones| per_cpu_lists::pages_now(self.node, zones));
         self.available_beside(lists.saturating_mul(self.page))
     }
 
@@ -51,11 +51,11 @@ impl NodeGauge {
     /// and neither allocates nor locks.
     #[must_use]
     pub fn has(&self, bytes: u64) -> Option<bool> {
-        // The lists are in a long report on hosts with many cores.
+        // The lists are in a report that is long on hosts with many CPUs.
         Some(self.available_beside(0)? >= bytes || self.available()? >= bytes)
     }
 
-    /// Returns the available bytes with so many in the lists of the cores.
+    /// Returns the available bytes if `lists` bytes are in the per-CPU page lists.
     fn available_beside(&self, lists: u64) -> Option<u64> {
         // The report has some forty lines of less than 50 bytes.
         let mut text = [0; 4096];
@@ -74,7 +74,7 @@ pub fn available_in(node: NodeId, meminfo: &str, zoneinfo: &str) -> Option<u64> 
     let pages = zones.map(|zone| zone.managed).sum::<u64>().max(1);
     let page =
         (bytes_of(meminfo, " MemTotal").unwrap_or(0) / pages / 4 * 3).max(1).checked_next_power_of_two()?;
-    let lists = core_lists::pages_in(node, zoneinfo).saturating_mul(page);
+    let lists = per_cpu_lists::pages_in(node, zoneinfo).saturating_mul(page);
     available_of(meminfo, Reserves::of(node, zoneinfo, page), lists)
 }
 
@@ -110,7 +110,7 @@ impl Reserves {
 }
 
 /// Estimates the available bytes of a node as the kernel does for the host in
-/// `si_mem_available()` (mm/page_alloc.c), with the free bytes in the `lists` of the cores.
+/// `si_mem_available()` (mm/page_alloc.c), with the free bytes in the per-CPU page `lists`.
 fn available_of(meminfo: &str, reserves: Reserves, lists: u64) -> Option<u64> {
     let bytes = |name: &str| bytes_of(meminfo, name);
     let free = bytes(" MemFree")?.saturating_add(lists);

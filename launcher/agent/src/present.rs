@@ -96,7 +96,7 @@ pub(super) fn gather(
         // first.
         if let Some(limit) = timeout.filter(|limit| knowing > 0 && arrivals.1.elapsed() > *limit + MARGIN) {
             let why = format!(
-                "{connected} of {} ranks have connected to the agents of their hosts, and no other rank within {} s: check why the \
+                "{connected} of {} ranks have connected to the agents of their hosts, and no further rank has connected within {} s: check why the \
                  engine has not started the others, or raise --start-timeout",
                 sizes / knowing,
                 limit.as_secs()

@@ -34,13 +34,14 @@ pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<Agen
     }
     let names = names(&flavours);
     let flavour = own_flavour(command).unwrap_or_default();
-    let package = installation::agents_package()
-        .map(|package| format!("the package {package} has the agents for the system's MPIs; "));
+    let package = installation::agents_package().map(|package| {
+        format!("Install the package {package}, which has the agents for Debian's MPIs. Or: ")
+    });
     Err(Error::Unsupported {
         what: format!("an agent for {}", command.release.title()),
         why: format!(
-            "{names} is neither in {} nor in ../libexec/hostbuf: {}`{}` in hostbuf's sources builds it; --agent names another, \
-             and --launcher local needs none",
+            "neither {} nor ../libexec/hostbuf beside it contains {names}. {}Run `{}` in hostbuf's sources to build it, name \
+             another agent with --agent, or use --launcher local, which needs none",
             folders()[0].display(),
             package.unwrap_or_default(),
             installation::mend(flavour)

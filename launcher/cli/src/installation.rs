@@ -9,7 +9,7 @@ pub(crate) fn mend(flavour: &str) -> String {
     mend_for(&std::env::current_exe().unwrap_or_default(), flavour)
 }
 
-/// Returns the package that has the agents for the system's MPIs, if this command is of a package.
+/// Returns the package with the agents for Debian's MPIs, if this command comes from a package.
 pub(crate) fn agents_package() -> Option<&'static str> {
     agents_package_for(&std::env::current_exe().unwrap_or_default())
 }

@@ -115,12 +115,12 @@ impl MpiCalls {
     }
 }
 
-/// Finds a function.
+/// Looks up a function.
 ///
 /// # Safety
-/// `F` is the type of the function.
+/// `F` must be the type of the function.
 unsafe fn function<F: Copy>(library: &Library, name: &std::ffi::CStr) -> Result<F> {
-    // SAFETY: as of the caller.
+    // SAFETY: the caller guarantees the type.
     let found = unsafe { library.get::<F>(name) };
     found.map(|function| *function).map_err(refused)
 }
@@ -128,9 +128,9 @@ unsafe fn function<F: Copy>(library: &Library, name: &std::ffi::CStr) -> Result<
 fn refused(error: libloading::Error) -> Error {
     let source = std::error::Error::source(&error).map(ToString::to_string);
     Error::Unsupported {
-        what: format!("an agent for the standard ABI of MPI on {}", hostbuf_os::process::host_name()),
+        what: format!("hostbuf-agent-mpi-abi on {}", hostbuf_os::process::host_name()),
         why: format!(
-            "{}: install the MPI on this host at the same path as on the first one, or name another agent with --agent",
+            "{}. Install the same MPI at the same path on all hosts, or name another agent with --agent",
             source.unwrap_or_else(|| error.to_string())
         ),
     }

@@ -17,20 +17,20 @@ use super::calls::{
 /// MPI, initialised until this value and all of its communicators are dropped.
 pub struct StandardMpi(Rc<InitializedMpi>);
 
-/// MPI between its initialisation and its end.
+/// MPI between `MPI_Init_thread` and `MPI_Finalize`.
 struct InitializedMpi {
     calls: MpiCalls,
 }
 
 impl StandardMpi {
-    /// Loads and initialises MPI, for calls by this thread among others. It cannot be initialised
-    /// again.
+    /// Loads and initialises MPI with `MPI_THREAD_FUNNELED`: only this thread may call it. It
+    /// cannot be initialised a second time.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is no library with the ABI; [`Error::Collective`].
     pub fn init() -> Result<StandardMpi> {
         let calls = MpiCalls::load()?;
-        // A lower level is as good: the other threads make no calls of MPI.
+        // A lower level suffices too, since the other threads make no calls of MPI.
         let mut level = 0;
         // SAFETY: no arguments, which MPI allows.
         let code = unsafe { (calls.init_thread)(null_mut(), null_mut(), FUNNELED, &mut level) };
@@ -57,9 +57,9 @@ impl Drop for InitializedMpi {
     }
 }
 
-/// A word that MPI reduces.
+/// An integer type that MPI can reduce.
 trait AbiWord {
-    /// The type in MPI.
+    /// Its datatype in MPI.
     const TYPE: AbiHandle;
 }
 
@@ -92,7 +92,7 @@ impl AbiCommunicator {
 
     /// Reduces to the minimum or the maximum.
     fn order(&self, words: &mut [u64], operation: AbiHandle) -> Result<()> {
-        let mine = SignedWords::of(words);
+        let mine = SignedWords::from_unsigned(words);
         let mut all = mine.clone();
         self.reduce(mine.as_slice(), all.as_mut_slice(), operation)?;
         all.write_to(words);
@@ -214,7 +214,8 @@ fn count(length: usize) -> c_int {
     c_int::try_from(length).expect("a count of MPI")
 }
 
-/// Makes an error of an error code. MPI's default error handler aborts the job before.
+/// Converts an error code of MPI. MPI's default error handler aborts the job before the call
+/// returns.
 fn check(operation: &'static str, code: c_int) -> Result<()> {
     match code {
         0 => Ok(()),

@@ -74,7 +74,7 @@ impl Server {
         } else {
             let (connected, size) = (self.seen.0.len(), self.seen.1);
             let advice = match self.isolated() {
-                Some(_) => "this agent seems to be in another network namespace than the engine, where ranks with namespaces of \
+                Some(_) => "this agent seems to be in a different network namespace from the engine's, where ranks with namespaces of \
                             their own cannot reach it. Start `hostbuf exec` in the host's network namespace (no `unshare -n`, no \
                             `bwrap --unshare-net`)"
                     .to_owned(),
@@ -82,7 +82,7 @@ impl Server {
             };
             let first = (0..size).find(|rank| !self.seen.0.contains(rank)).unwrap_or(0);
             format!(
-                "{connected} of {size} ranks on {host} have connected, and no other rank within {seconds} s (local rank {first} is \
+                "{connected} of {size} ranks on {host} have connected, and no further rank has connected within {seconds} s (local rank {first} is \
                  missing): {advice}"
             )
         };

@@ -20,15 +20,15 @@ use hostbuf_agent::spec::{Spec, WatchedProcess};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The number of agents that a rank starts. An agent waits for the rank that has started it, so a
-/// further one would end as the first.
+/// further one would fail in the same way.
 const MAX_STARTS: u32 = 3;
 
 /// The time that an agent waits for further ranks if its network namespace seems to hide it from
 /// them.
 const ISOLATED_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The further time of an agent that another rank than the first has started. Each rank may have an
-/// agent of its own, and the engine ends the others when the first has printed its error.
+/// The additional time of an agent that another rank than the first has started. Each rank may have
+/// an agent of its own, and the engine ends the others when the first has printed its error.
 const LATER_RANK: Duration = Duration::from_secs(2);
 
 /// Says `hello` to this host's agent, which is started if necessary. Returns the session and the
@@ -74,7 +74,7 @@ pub(super) fn find_or_start(
             // An agent that ends closes connections that it has not accepted, and frees its name.
             Err(SessionError::Gone) if ended < MAX_STARTS => ended += 1,
             Err(SessionError::Gone) => return Err(gone().into()),
-            // The limit was what is left of this time.
+            // The limit of this call was what was left of `ANSWER_TIMEOUT`.
             Err(SessionError::Timeout(_)) => {
                 let why =
                     format!("the agent of this host at @{name}: {}", SessionError::Timeout(ANSWER_TIMEOUT));
@@ -89,7 +89,7 @@ pub(super) fn find_or_start(
         match socket::listen_on(&name) {
             Ok(_) if started == MAX_STARTS => {
                 let why = format!(
-                    "the agent of this host at @{name} has ended {MAX_STARTS} times at once after its start: check the limits of \
+                    "the agent of this host at @{name} was started {MAX_STARTS} times and ended immediately each time: check the limits of \
                      this process (ulimit -a), and run `hostbuf doctor` on this host"
                 );
                 return Err(AttachError::AgentGone { why }.into());
@@ -124,7 +124,7 @@ fn start(mut spec: Spec, place: Place, listener: &OwnedFd) -> Result<()> {
     let daemon = daemon();
     let watched = daemon.unwrap_or_else(parent);
     spec.watched_process = process::start_time(watched).map(|start| WatchedProcess::new(watched, start));
-    // A container with a PID namespace of its own begins with the rank's command or a shell.
+    // In a container with a PID namespace of its own, process 1 is the rank's command or a shell.
     spec.hidden_engine = daemon.is_none() && watched == 1;
     if place.local_size > 1 && is_isolated(daemon, &spec.socket) {
         spec.isolated = Some(isolated_limit(spec.timeout, place.local_rank));
@@ -163,8 +163,8 @@ fn parent() -> i32 {
     nix::unistd::getppid().as_raw()
 }
 
-/// Makes the child inherit descriptor `fd` only, and run without a parent here. An engine may wait
-/// until all copies of the pipes that its ranks inherit are closed.
+/// Makes the child inherit only descriptor `fd`, and detaches it from this process. An engine may
+/// wait until all copies of the pipes that its ranks inherit are closed.
 #[allow(unsafe_code, reason = "forks the agent")]
 fn inherit(command: &mut Command, fd: i32) {
     // SAFETY: between fork and exec there are only system calls: two change the flags of

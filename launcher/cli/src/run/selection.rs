@@ -132,8 +132,8 @@ fn own_command(choice: EngineChoice, programs: &[Program]) -> Result<Option<Laun
     Err(Error::Unsupported {
         what: "a job of this program".into(),
         why: format!(
-            "it is linked to {library} beside {path}, which is of an MPI that hostbuf does not know: `hostbuf run` cannot start that. Start `hostbuf exec` \
-             by it ({path} ... hostbuf exec ...), or name the mpirun of an MPI with the same binary interface with --mpirun",
+            "it is linked to {library} of an MPI that hostbuf does not support, whose launch command is {path}. Run `{path} \
+             ... hostbuf exec ...` instead, or name the mpirun of an MPI with the same ABI with --mpirun",
             path = path.display()
         ),
     })

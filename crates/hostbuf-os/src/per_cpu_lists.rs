@@ -1,22 +1,22 @@
-//! The free pages in the lists of the cores (`pcp` in the kernel's mm/page_alloc.c).
+//! The free pages in the kernel's per-CPU page lists (`pcp` in mm/page_alloc.c).
 //!
 //! `MemFree` does not count them. They are tens of MiB on a small node, and the kernel drains the
-//! lists before a request fails.
+//! lists before an allocation fails.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::node_id::NodeId;
 
-/// Returns the number of pages of `node` in the lists of all cores, from `/proc/zoneinfo`.
+/// Returns the number of pages of `node` in the per-CPU lists of all CPUs, from `/proc/zoneinfo`.
 pub fn pages_in(node: NodeId, zoneinfo: &str) -> u64 {
     let mut sum = ListSum::new(node);
     zoneinfo.lines().for_each(|line| sum.line(line.as_bytes()));
     sum.pages
 }
 
-/// Returns the number of pages of `node` in the lists of all cores now, 0 if the file cannot be
-/// read. Neither allocates nor locks.
+/// Returns the number of pages of `node` in the per-CPU lists of all CPUs now, or 0 if the file
+/// cannot be read. Neither allocates nor locks.
 pub fn pages_now(node: NodeId, zoneinfo: &File) -> u64 {
     let mut sum = ListSum::new(node);
     let mut buffer = [0; 4096];
@@ -32,7 +32,7 @@ pub fn pages_now(node: NodeId, zoneinfo: &File) -> u64 {
     sum.pages
 }
 
-/// The sum of the lists of one node.
+/// The sum of the per-CPU lists of one node.
 struct ListSum {
     node: NodeId,
     in_node: bool,
@@ -59,16 +59,16 @@ impl ListSum {
 mod tests {
     use super::*;
 
-    /// Returns a report of so many cores of two nodes with two zones, of pages 1 on node 0 and 2
-    /// on node 1.
-    fn report(cores: usize) -> String {
+    /// Returns a report on two nodes with two zones each. Each CPU has one page of each zone of
+    /// node 0, and two of each zone of node 1.
+    fn report(cpus: usize) -> String {
         let zone = |node: u64, name: &str| {
-            let lists = |core| {
+            let lists = |cpu| {
                 let count = node + 1;
-                format!("    cpu: {core}\n              count: {count}\n              high:  9\n")
+                format!("    cpu: {cpu}\n              count: {count}\n              high:  9\n")
             };
-            let cores: String = (0..cores).map(lists).collect();
-            format!("Node {node}, zone {name}\n  pages free 70\n        high 5\n  pagesets\n{cores}")
+            let cpus: String = (0..cpus).map(lists).collect();
+            format!("Node {node}, zone {name}\n  pages free 70\n        high 5\n  pagesets\n{cpus}")
         };
         format!("{}{}{}{}", zone(0, "DMA"), zone(0, "Normal"), zone(1, "Normal"), zone(1, "Movable"))
     }
@@ -83,11 +83,11 @@ mod tests {
 
     #[test]
     fn reports_of_all_lengths_are_read_in_parts() {
-        let path = std::env::temp_dir().join(format!("hostbuf-core-lists-{}", std::process::id()));
-        for cores in [0, 1, 17, 100, 1000] {
-            std::fs::write(&path, report(cores)).unwrap();
+        let path = std::env::temp_dir().join(format!("hostbuf-per-cpu-lists-{}", std::process::id()));
+        for cpus in [0, 1, 17, 100, 1000] {
+            std::fs::write(&path, report(cpus)).unwrap();
             let file = File::open(&path).unwrap();
-            assert_eq!(pages_now(NodeId(1), &file), cores as u64 * 4);
+            assert_eq!(pages_now(NodeId(1), &file), cpus as u64 * 4);
         }
         // A line that is longer than the buffer ends the count.
         std::fs::write(&path, format!("{}{}\n count: 1\n", report(1), "x".repeat(5000))).unwrap();
