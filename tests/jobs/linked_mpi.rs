@@ -95,7 +95,7 @@ fn an_mpi_without_an_engine_is_refused() {
     let [line] = outcome.said()[..] else { panic!("{outcome:?}") };
     let path = mpi.folder.path("bin/mpiexec");
     for words in
-        ["linked to libmpi.so.12", &path, "an MPI that hostbuf does not know", "hostbuf exec", "--mpirun"]
+        ["linked to libmpi.so.12", &path, "an MPI that hostbuf does not support", "hostbuf exec", "--mpirun"]
     {
         assert!(line.contains(words), "{words}: {line}");
     }
