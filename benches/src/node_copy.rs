@@ -59,11 +59,20 @@ pub(crate) fn compare(root: &str, bytes: usize, repeats: usize) -> BenchResult {
                     let into = mapped(file.file.as_fd(), bytes, pages)?;
                     let (whole, ()) = timed(|| plain_copy(&cores, slice(&into), source));
                     let (copied, ()) = timed(|| plain_copy(&cores, slice(&into), source));
+                    drop(into);
+                    let into = mapped(file.file.as_fd(), bytes, pages)?;
+                    let (unmapped, ()) = timed(|| plain_copy_into_unmapped(&cores, &into, source));
+                    if repeat > 0 {
+                        sample(&format!("{key}-unmapped"), "theirs", rate(unmapped.as_secs_f64()));
+                    }
                     ("theirs", whole, copied)
                 };
                 if repeat > 0 {
                     sample(&key, side, rate(whole.as_secs_f64()));
                     sample(&format!("{key}-copied"), side, rate(copied.as_secs_f64()));
+                    if side == "ours" {
+                        sample(&format!("{key}-unmapped"), side, rate(copied.as_secs_f64()));
+                    }
                 }
             }
         }
@@ -75,6 +84,19 @@ pub(crate) fn compare(root: &str, bytes: usize, repeats: usize) -> BenchResult {
 fn plain_copy(cores: &Cores, into: &mut [u8], from: &[u8]) {
     let parts = into.chunks_mut(PART).zip(from.chunks(PART)).collect();
     on_cores(cores, parts, |(into, from): (&mut [u8], &[u8])| into.copy_from_slice(from));
+}
+
+/// Copies by `memcpy` into a file that has pages, of which none is mapped yet: each part is mapped,
+/// copied and unmapped by one thread.
+fn plain_copy_into_unmapped(cores: &Cores, mapping: &FileMapping, from: &[u8]) {
+    let parts = slice(mapping).chunks_mut(PART).zip(from.chunks(PART)).enumerate().collect();
+    on_cores(cores, parts, |(number, (into, from)): (usize, (&mut [u8], &[u8]))| {
+        let (offset, length) = ((number * PART) as u64, from.len() as u64);
+        // Without the advice, before Linux 5.14, the stores fault.
+        let _ = mapping.advise(offset, length, libc::MADV_POPULATE_READ);
+        into.copy_from_slice(from);
+        let _ = mapping.advise(offset, length, libc::MADV_DONTNEED);
+    });
 }
 
 /// Creates a memory file without pages.

@@ -491,6 +491,13 @@ pub(crate) const ROWS: &[FigureRow] = &[
         AtLeast(0.9),
     ),
     row(
+        "node-copy-4k-unmapped",
+        "  : plain copies into pages that are mapped first",
+        Rate,
+        Over,
+        AtLeast(0.9),
+    ),
+    row(
         "node-copy-4k",
         "  allocating, copying, sealing and comparing : plain copy into a new file",
         Rate,
@@ -499,6 +506,13 @@ pub(crate) const ROWS: &[FigureRow] = &[
     ),
     row("node-copy-thp-copied", "the same, transparent huge pages", Rate, Over, AtLeast(0.9)),
     row(
+        "node-copy-thp-unmapped",
+        "  : plain copies into pages that are mapped first",
+        Rate,
+        Over,
+        AtLeast(0.9),
+    ),
+    row(
         "node-copy-thp",
         "  allocating, copying, sealing and comparing : plain copy into a new file",
         Rate,
@@ -506,6 +520,13 @@ pub(crate) const ROWS: &[FigureRow] = &[
         Bar::None,
     ),
     row("node-copy-2m-copied", "the same, pages of 2 MiB of the pool", Rate, Over, AtLeast(0.9)),
+    row(
+        "node-copy-2m-unmapped",
+        "  : plain copies into pages that are mapped first",
+        Rate,
+        Over,
+        AtLeast(0.9),
+    ),
     row(
         "node-copy-2m",
         "  allocating, copying, sealing and comparing : plain copy into a new file",
