@@ -13,7 +13,7 @@ use std::time::Duration;
 use hostbuf::job::{Collective, Local, Reduce, Solo};
 use hostbuf::{BufferOptions, Error, Failure, HostBuffer, Pages, Placement, Proof};
 use hostbuf_programs::checks::{LocalCheck, Outcome, expect, run_local, text};
-use hostbuf_rdma::{Fabric, FabricOptions, HostIndex, PeerId, TcpBootstrap};
+use hostbuf_rdma::{Fabric, FabricOptions, HostIndex, PeerId, Pending, TcpBootstrap};
 use hostbuf_register::{Access, Verbs};
 
 const PORT: u16 = 17173;
@@ -45,7 +45,7 @@ fn puts_into_copies(group: &Local) -> Outcome {
     let put = |byte: u8| {
         // SAFETY: this rank's own memory, which no operation accesses now.
         unsafe { own.as_ptr().as_ptr().add(REGION.start).write_bytes(byte, REGION.len()) };
-        fabric.put(REGION, HostIndex(0)).map(|pending| pending.wait())
+        fabric.put(REGION, HostIndex(0)).map(Pending::wait)
     };
     if group.rank() == 1 {
         put(1).map_err(text)?.map_err(text)?;
