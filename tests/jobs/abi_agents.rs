@@ -78,6 +78,26 @@ fn collective_operations_over_the_standard_interface_are_right() {
     }
 }
 
+/// Each agent would be a job of its own, and the hosts would have different addresses.
+#[test]
+fn an_agent_of_another_mpi_is_refused() {
+    let found = flavours();
+    let other = ["openmpi4", "mpich4"];
+    if !can_simulate() || !other.iter().all(|flavour| found.iter().any(|found| found == flavour)) {
+        return skip("an agent of another MPI: Debian's Open MPI and MPICH are not both here");
+    }
+    for (flavour, agent) in [("openmpi4", "mpich4"), ("mpich4", "openmpi4")] {
+        let script = format!(
+            "$HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN --agent {} --size 1M -- echo ran",
+            agent_of(agent).display()
+        );
+        let outcome = simulated(2, flavour, &script);
+        assert_eq!(outcome.status, 86, "{flavour}: {outcome:?}");
+        assert!(outcome.stderr.contains("knows of no other agent, though "), "{flavour}: {outcome:?}");
+        assert!(outcome.lines("ran").is_empty(), "{flavour}: {outcome:?}");
+    }
+}
+
 /// An agent may be installed on another machine than the one that built it.
 #[test]
 fn no_agent_contains_a_folder_of_libraries() {

@@ -20,7 +20,11 @@ const ANY: &str = "hostbuf-agent";
 pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<AgentProgram> {
     let engine = command.engine;
     let libraries = || MpiLibraries::of(command).filter(|libraries| !libraries.are_of_system);
-    let program = |path: &Path| Ok(program(absolute(path)?, libraries().map(|found| found.folder)));
+    let program = |path: &Path| {
+        let folder = libraries().map(|found| found.folder);
+        folder.as_deref().map_or(Ok(()), expect_one_entry)?;
+        Ok(program(absolute(path)?, folder))
+    };
     if let Some(path) = given {
         return program(path);
     }
@@ -31,6 +35,16 @@ pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<Agen
     let flavours = flavours(command);
     if let Some(found) = installed(&flavours) {
         return program(&found);
+    }
+    if flavours.is_empty() {
+        return Err(Error::Unsupported {
+            what: format!("an agent for {}", command.release.title()),
+            why: format!(
+                "there is no library of this MPI in lib, lib64 or lib/release beside the folder of {}: name the mpirun of its \
+                 installation with --mpirun, or an agent with --agent",
+                command.path.display()
+            ),
+        });
     }
     let names = names(&flavours);
     let flavour = own_flavour(command).unwrap_or_default();
@@ -47,6 +61,18 @@ pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<Agen
             installation::mend(flavour)
         ),
     })
+}
+
+/// Checks that the dynamic linker takes `folder` as one entry of `LD_LIBRARY_PATH`.
+fn expect_one_entry(folder: &Path) -> Result<()> {
+    match folder.to_string_lossy().contains([':', ';', '$']) {
+        false => Ok(()),
+        true => Err(Error::Unsupported {
+            what: format!("an MPI in {}", folder.display()),
+            why: "LD_LIBRARY_PATH cannot name a folder with : or ; or $ in its path: install this MPI at a path without them"
+                .into(),
+        }),
+    }
 }
 
 /// Returns the flavours of the agents that serve the jobs of `command`: the one that is built for

@@ -6,7 +6,6 @@
 
 mod addresses;
 mod child;
-mod command_output;
 mod devices;
 mod files;
 mod gpu_request;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::command_output::{clip, output_of};
+use crate::command_output::{clip, output_of};
 use crate::engines::{self, LaunchCommand};
 use crate::finding::Finding;
 use crate::{agent_program, installation, search_path};

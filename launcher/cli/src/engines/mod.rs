@@ -32,7 +32,12 @@ pub(crate) const ALL: &[&dyn Engine] =
 
 /// The launchers without an engine that start ranks: the variable with the number of a rank, and
 /// the name.
-pub(crate) const OTHER_LAUNCHERS: &[(&str, &str)] = &[("FLUX_TASK_RANK", "Flux"), ("PALS_RANKID", "PALS")];
+pub(crate) const OTHER_LAUNCHERS: &[(&str, &str)] = &[
+    ("FLUX_TASK_RANK", "Flux"),
+    ("PALS_RANKID", "PALS"),
+    ("PMIX_RANK", "a launcher with PMIx"),
+    ("PMI_RANK", "a launcher with PMI"),
+];
 
 /// The names of the launch commands of every MPI.
 pub(crate) const COMMON_COMMANDS: &[&str] = &["mpirun", "mpiexec"];

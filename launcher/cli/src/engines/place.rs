@@ -34,9 +34,36 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Checks that the numbers do not contradict each other.
+    ///
+    /// # Errors
+    /// The contradiction, as a clause.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Place { rank, size, local_rank, local_size } = *self;
+        if size > 0 && rank >= size {
+            return Err(format!("rank {rank} of {size}"));
+        }
+        if local_rank >= local_size {
+            return Err(format!("local rank {local_rank} of {local_size}"));
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_contradict_each_other_are_reported() {
+        let check = |rank, size, local_rank, local_size| Place { rank, size, local_rank, local_size }.check();
+        assert_eq!(check(3, 4, 1, 2), Ok(()));
+        assert_eq!(check(3, 0, 0, 1), Ok(()));
+        assert_eq!(check(9, 2, 0, 1).unwrap_err(), "rank 9 of 2");
+        assert_eq!(check(1, 2, 1, 1).unwrap_err(), "local rank 1 of 1");
+        assert_eq!(check(0, 2, 0, 0).unwrap_err(), "local rank 0 of 0");
+    }
 
     #[test]
     fn numbers_beyond_any_host_are_no_place() {

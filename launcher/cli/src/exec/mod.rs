@@ -127,6 +127,13 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
     if let Some(warning) = rank::unknown_launcher().filter(|_| !arguments.quiet) {
         hostbuf_agent::complain!("hostbuf exec: {warning}");
     }
+    if let Err(why) = place.check() {
+        let message = format!(
+            "the variables of the engine state {why}, which is impossible: start the ranks by their launcher, and do not set its \
+             variables by hand"
+        );
+        return end(&arguments, place, &JobError::new(ErrorClass::Invalid, message));
+    }
     let program = match Program::find(&arguments.command[0]) {
         Ok(program) => required(&arguments, program),
         Err(error) => Err(error),

@@ -4,14 +4,14 @@
 //! whatever its session or process group. So every process that the ranks have started remains a
 //! descendant of the launcher until it ends.
 
-use std::collections::HashMap;
-use std::fs;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use hostbuf_os::process;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+
+use crate::process_tree;
 
 /// The interval at which [`end`] looks for remaining processes.
 const SCAN_INTERVAL: Duration = Duration::from_millis(10);
@@ -43,32 +43,7 @@ pub(super) fn reap(own: &[u32]) {
 
 /// Returns the descendants of this process, without `except` and their descendants.
 pub(super) fn living(except: &[u32]) -> Vec<i32> {
-    below(std::process::id() as i32, except)
-}
-
-/// Returns the descendants of the process `root`, without `except` and their descendants.
-pub(super) fn below(root: i32, except: &[u32]) -> Vec<i32> {
-    let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    for pid in numbers {
-        if let Some(parent) = process::parent(pid) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut found = Vec::new();
-    let mut next = vec![root];
-    while let Some(pid) = next.pop() {
-        let below = children.remove(&pid).unwrap_or_default();
-        let below = below.into_iter().filter(|&child| !except.contains(&(child as u32)));
-        for child in below {
-            next.push(child);
-            found.push(child);
-        }
-    }
-    // A zombie holds no memory and needs no signal.
-    found.retain(|&pid| process::state(pid).is_some_and(|state| state != 'Z' && state != 'X'));
-    found
+    process_tree::below(std::process::id() as i32, except)
 }
 
 /// Returns the children of this process. Before the launcher starts any, they are those of a shell

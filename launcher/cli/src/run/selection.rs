@@ -1,11 +1,11 @@
 //! The selection of the engine that starts a job.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hostbuf::{Error, Result};
 
+use crate::command_output::output_of;
 use crate::engines::{self, AgentKind, Engine, LaunchCommand};
 use crate::program::Program;
 use crate::run::own_command;
@@ -129,14 +129,18 @@ fn own_command(choice: EngineChoice, programs: &[Program]) -> Result<Option<Laun
             EngineChoice::Named(engine) => command.engine == engine,
         }));
     };
-    Err(Error::Unsupported {
-        what: "a job of this program".into(),
-        why: format!(
-            "it is linked to {library} of an MPI that hostbuf does not support, whose launch command is {path}. Run `{path} \
-             ... hostbuf exec ...` instead, or name the mpirun of an MPI with the same ABI with --mpirun",
-            path = path.display()
+    let path_text = path.display();
+    let why = match examine(path) {
+        Err(why) => format!(
+            "it is linked to {library}, whose launch command {path_text} does not work: {why}. Load the environment of that MPI, \
+             or name another mpirun with --mpirun"
         ),
-    })
+        Ok(_) => format!(
+            "it is linked to {library} of an MPI that hostbuf does not support, whose launch command is {path_text}. Run \
+             `{path_text} ... hostbuf exec ...` instead, or name the mpirun of an MPI with the same ABI with --mpirun"
+        ),
+    };
+    Err(Error::Unsupported { what: "a job of this program".into(), why })
 }
 
 /// Returns the reason why the mpirun that the user names, which is `found`, is not used.
@@ -145,12 +149,13 @@ fn unsuitable(named: &Path, found: Option<&Path>) -> String {
     let Some(found) = found.filter(|found| found.exists()) else {
         return format!("{shown} does not exist, or is not in PATH");
     };
-    match identify(found) {
-        Some(command) => {
+    match examine(found) {
+        Ok(Some(command)) => {
             let (name, option) = (command.engine.name(), command.engine.option());
             format!("{shown} belongs to {name}: use --launcher {option}, or leave out --launcher")
         }
-        None => format!("{shown} is not an mpirun of {}", names(&mpis().collect::<Vec<_>>())),
+        Err(why) => format!("{shown} does not work: {why}"),
+        Ok(None) => format!("{shown} is not an mpirun of {}", names(&mpis().collect::<Vec<_>>())),
     }
 }
 
@@ -231,21 +236,24 @@ pub(super) fn foreign_mpi(
 
 /// Returns the launch command at `path` if it is an MPI's.
 fn identify(path: &Path) -> Option<LaunchCommand> {
-    // Debian's alternatives and most installations are links to a program whose name tells.
-    let target = path.canonicalize().ok()?;
-    let name = target.file_name()?.to_str()?;
-    let command = |engine, release| LaunchCommand { engine, path: path.to_owned(), release };
-    if let Some(found) = mpis().find_map(|e| Some(command(e, e.recognize_file(name)?))) {
-        return Some(found);
-    }
-    let text = version(path)?;
-    mpis().find_map(|e| Some(command(e, e.recognize(&text)?))).filter(|c| c.release.major().is_some())
+    examine(path).ok().flatten()
 }
 
-/// Returns the output of the option `--version` of a launch command.
-fn version(path: &Path) -> Option<String> {
-    let output = Command::new(path).arg("--version").stdin(Stdio::null()).output().ok()?;
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+/// Returns the launch command at `path`, or `None` if it is of no MPI with an engine.
+///
+/// # Errors
+/// The reason, as a clause, if it does not state its version.
+fn examine(path: &Path) -> std::result::Result<Option<LaunchCommand>, String> {
+    // Debian's alternatives and most installations are links to a program whose name tells.
+    let target = path.canonicalize().map_err(|error| error.to_string())?;
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let command = |engine, release| LaunchCommand { engine, path: path.to_owned(), release };
+    if let Some(found) = mpis().find_map(|e| Some(command(e, e.recognize_file(&name)?))) {
+        return Ok(Some(found));
+    }
+    let text = output_of(path, &["--version"])?;
+    let found = mpis().find_map(|e| Some(command(e, e.recognize(&text)?)));
+    Ok(found.filter(|command| command.release.major().is_some()))
 }
 
 #[cfg(test)]

@@ -108,10 +108,7 @@ impl Launcher<'_> {
     /// Handles a line of an agent.
     pub(super) fn handle_line(&mut self, line: &str) {
         match Report::parse(line) {
-            Some(Report::Ready { agents, .. }) => {
-                self.ready += 1;
-                self.expected = Some(agents);
-            }
+            Some(Report::Ready { host, agents }) => self.count_agent(&host, agents),
             Some(Report::Progress { host, done, total }) => self.progress.allocation(host, done, total),
             Some(Report::Loading { host, done, total }) => {
                 self.progress.allocation_ended();

@@ -3,6 +3,7 @@
 
 mod events;
 mod exit_status;
+mod first_reports;
 mod shutdown;
 mod state;
 mod stopped_agent;
@@ -88,6 +89,11 @@ impl Launcher<'_> {
             if let Some(error) = self.failure.get().cloned() {
                 if self.ranks.is_empty() && !self.awaits_end_of_agents() {
                     if let Some(signal) = self.ended_by {
+                        if self.ready == 0 {
+                            // They may state what the engine was waiting for.
+                            self.shows_engine = true;
+                            self.show_engine();
+                        }
                         hostbuf_agent::complain!(
                             "hostbuf run: ended by {signal} before all ranks had the buffer"
                         );
@@ -106,7 +112,7 @@ impl Launcher<'_> {
                 }
                 continue;
             }
-            if let Some(error) = self.stopped_agent() {
+            if let Some(error) = self.late_agents().or_else(|| self.stopped_agent()) {
                 self.failure.record(error);
                 self.stop();
                 continue;

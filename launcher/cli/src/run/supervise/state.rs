@@ -13,7 +13,7 @@ use super::super::plan::RequestedSize;
 use super::super::progress::Progress;
 use super::super::signals::Signals;
 use super::stopped_process::StoppedProcess;
-use crate::engines::{LaunchCommand, LaunchPlan};
+use crate::engines::{LaunchCommand, LaunchPlan, is_in_allocation};
 
 /// The verbosity of the launcher.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,10 @@ pub(super) struct Launcher<'a> {
     pub(super) asked_to_end: Option<Signal>,
     /// The time limit of the start.
     pub(super) start_limit: Option<Duration>,
+    /// The time at which the launcher has started the job.
+    pub(super) started_at: Instant,
+    /// True inside an allocation.
+    pub(super) is_allocated: bool,
     /// The time of the last check for stopped agents.
     pub(super) checked_at: Option<Instant>,
     /// A process of the agents' job that is stopped.
@@ -112,6 +116,8 @@ impl<'a> Launcher<'a> {
             ended_by: None,
             asked_to_end: None,
             start_limit,
+            started_at: Instant::now(),
+            is_allocated: is_in_allocation(),
             checked_at: None,
             stopped_process: None,
             agents_status: None,

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::process;
 
-use super::super::descendants;
 use super::state::Launcher;
 use super::stopped_process::StoppedProcess;
+use crate::process_tree;
 
 /// The interval between two checks.
 pub(super) const STOP_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ impl Launcher<'_> {
         let root = self.agents.as_ref()?.id() as i32;
         let is_stopped = |pid: &i32| matches!(process::state(*pid), Some('T' | 't'));
         let local = self.command.engine.spawns_ranks();
-        let below = if local { Vec::new() } else { descendants::below(root, &[]) };
+        let below = if local { Vec::new() } else { process_tree::below(root, &[]) };
         let Some(pid) = std::iter::once(root).chain(below).find(is_stopped) else {
             self.stopped_process = None;
             return None;
