@@ -24,7 +24,6 @@ mod node_id;
 pub mod node_memory;
 pub mod non_temporal;
 mod open_descriptors;
-mod per_cpu_lists;
 pub mod per_process;
 pub mod poison;
 pub mod printable;

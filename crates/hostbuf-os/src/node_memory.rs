@@ -4,14 +4,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use crate::node_id::NodeId;
-use crate::per_cpu_lists;
-
-/// The kernel's report on the zones of memory of all nodes.
-const ZONES: &str = "/proc/zoneinfo";
 
 /// Returns the number of bytes of ordinary pages that can be allocated on `node`, or `None` if the
 /// kernel does not report them. As for `MemAvailable`, these are the free pages above the kernel's
-/// reserves and most of the page cache. The free pages in the per-CPU page lists count, too.
+/// reserves and most of the page cache.
 #[must_use]
 pub fn available(node: NodeId) -> Option<u64> {
     NodeGauge::open(node)?.available()
@@ -20,11 +16,8 @@ pub fn available(node: NodeId) -> Option<u64> {
 /// The ordinary memory of a node, measured repeatedly without allocating or locking.
 #[derive(Debug)]
 pub struct NodeGauge {
-    node: NodeId,
     meminfo: File,
-    zoneinfo: Option<File>,
     reserves: Reserves,
-    page: u64,
 }
 
 impl NodeGauge {
@@ -32,35 +25,18 @@ impl NodeGauge {
     #[must_use]
     pub fn open(node: NodeId) -> Option<NodeGauge> {
         let meminfo = File::open(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
-        let zones = fs::read_to_string(ZONES).unwrap_or_default();
-        let page = crate::memory::page_size();
-        let reserves = Reserves::of(node, &zones, page);
-        Some(NodeGauge { node, meminfo, zoneinfo: File::open(ZONES).ok(), reserves, page })
+        let zones = fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
+        Some(NodeGauge { meminfo, reserves: Reserves::of(node, &zones, crate::memory::page_size()) })
     }
 
     /// Returns the number of bytes of ordinary pages that can be allocated now, as [`available`].
     /// Neither allocates nor locks.
     #[must_use]
     pub fn available(&self) -> Option<u64> {
-        let lists = self.zoneinfo.as_ref().map_or(0, |zones| per_cpu_lists::pages_now(self.node, zones));
-        self.available_beside(lists.saturating_mul(self.page))
-    }
-
-    /// Returns whether at least `bytes` can be allocated now, or `None` if the kernel does not say
-    /// so. Reads less than [`available`](NodeGauge::available) on a node that is not almost full,
-    /// and neither allocates nor locks.
-    #[must_use]
-    pub fn has(&self, bytes: u64) -> Option<bool> {
-        // The lists are in a report that is long on hosts with many CPUs.
-        Some(self.available_beside(0)? >= bytes || self.available()? >= bytes)
-    }
-
-    /// Returns the available bytes if `lists` bytes are in the per-CPU page lists.
-    fn available_beside(&self, lists: u64) -> Option<u64> {
         // The report has some forty lines of less than 50 bytes.
         let mut text = [0; 4096];
         let length = self.meminfo.read_at(&mut text, 0).ok()?;
-        available_of(std::str::from_utf8(&text[..length]).ok()?, self.reserves, lists)
+        available_of(std::str::from_utf8(&text[..length]).ok()?, self.reserves)
     }
 }
 
@@ -74,8 +50,7 @@ pub fn available_in(node: NodeId, meminfo: &str, zoneinfo: &str) -> Option<u64> 
     let pages = zones.map(|zone| zone.managed).sum::<u64>().max(1);
     let page =
         (bytes_of(meminfo, " MemTotal").unwrap_or(0) / pages / 4 * 3).max(1).checked_next_power_of_two()?;
-    let lists = per_cpu_lists::pages_in(node, zoneinfo).saturating_mul(page);
-    available_of(meminfo, Reserves::of(node, zoneinfo, page), lists)
+    available_of(meminfo, Reserves::of(node, zoneinfo, page))
 }
 
 /// Returns the number of free bytes in the pool of pages of `page` bytes of `node`, 0 if there is
@@ -110,10 +85,10 @@ impl Reserves {
 }
 
 /// Estimates the available bytes of a node as the kernel does for the host in
-/// `si_mem_available()` (mm/page_alloc.c), with the free bytes in the per-CPU page `lists`.
-fn available_of(meminfo: &str, reserves: Reserves, lists: u64) -> Option<u64> {
+/// `si_mem_available()` (mm/page_alloc.c).
+fn available_of(meminfo: &str, reserves: Reserves) -> Option<u64> {
     let bytes = |name: &str| bytes_of(meminfo, name);
-    let free = bytes(" MemFree")?.saturating_add(lists);
+    let free = bytes(" MemFree")?;
     let cache = bytes(" Active(file)").unwrap_or(0).saturating_add(bytes(" Inactive(file)").unwrap_or(0));
     // A part of the cache is in use.
     let reclaimable = |all: u64| all - (all / 2).min(reserves.low);
@@ -181,7 +156,7 @@ fn parse_zones(text: &str) -> impl Iterator<Item = Zone> {
 mod tests {
     use super::*;
 
-    const REPORT: &str = "\
+    const ZONES: &str = "\
 Node 0, zone    DMA32
   per-node stats
       nr_inactive_anon 0
@@ -213,7 +188,7 @@ Node 1, zone   Normal
 
     #[test]
     fn zones_are_parsed_by_their_node() {
-        let zones: Vec<Zone> = parse_zones(REPORT).collect();
+        let zones: Vec<Zone> = parse_zones(ZONES).collect();
         let dma = Zone { node: 0, managed: 1000, low: 20, high: 30, protected: 500 };
         assert_eq!(zones[0], dma);
         assert_eq!((zones[0].reserve(), zones[1].reserve(), zones[2].reserve()), (530, 200, 5));
@@ -227,19 +202,19 @@ Node 1, zone   Normal
                        Node 0 Inactive(file): 300 kB\nNode 0 SReclaimable: 4000 kB\n";
         let low = 120 * 4;
         let expected = 24000 + (400 - 200) + (4000 - low) - 730 * 4;
-        let reserves = Reserves::of(NodeId(0), REPORT, 4096);
-        assert_eq!(available_of(meminfo, reserves, 4096), Some((expected + 4) * 1024));
-        assert_eq!(available_of("garbage", reserves, 0), None);
-        assert_eq!(available_of("Node 3 MemFree: 1 kB", Reserves::default(), 0), Some(1024));
+        let reserves = Reserves::of(NodeId(0), ZONES, 4096);
+        assert_eq!(available_of(meminfo, reserves), Some(expected * 1024));
+        assert_eq!(available_of("garbage", reserves), None);
+        assert_eq!(available_of("Node 3 MemFree: 1 kB", Reserves::default()), Some(1024));
     }
 
     #[test]
     fn the_size_of_a_page_is_that_of_the_host() {
-        const ZONES: &str = "Node 1, zone Normal\n high 10\n managed 1000\n count: 3\n";
+        const ZONES: &str = "Node 1, zone Normal\n high 10\n managed 1000\n";
         for page in [4, 16, 64] {
             let meminfo = format!("Node 1 MemTotal: {} kB\nNode 1 MemFree: 2000 kB\n", page * 1000);
             let found = available_in(NodeId(1), &meminfo, ZONES);
-            assert_eq!(found, Some((2000 - page * 7) * 1024), "{page}");
+            assert_eq!(found, Some((2000 - page * 10) * 1024), "{page}");
             assert_eq!(available_in(NodeId(1), &meminfo, ""), Some(2000 * 1024));
         }
         assert_eq!(available_in(NodeId(1), "", ZONES), None);

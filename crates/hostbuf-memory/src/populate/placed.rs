@@ -265,9 +265,9 @@ impl NodeWork<'_> {
     /// Checks that the node has memory for the small pages of an extent, if that has to be checked.
     /// The reserves of the kernel suffice for those of the other workers.
     fn measure(&self) -> std::result::Result<(), i32> {
-        let has = self.gauge.filter(|_| !self.is_pool()).and_then(|gauge| gauge.has(EXTENT));
-        match has {
-            Some(false) => Err(self.tally.record(Misplaced::NodeFull, 0)),
+        let free = self.gauge.filter(|_| !self.is_pool()).and_then(NodeGauge::available);
+        match free {
+            Some(free) if free < EXTENT => Err(self.tally.record(Misplaced::NodeFull, 0)),
             _ => Ok(()),
         }
     }

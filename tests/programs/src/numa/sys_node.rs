@@ -52,8 +52,7 @@ pub fn memory(node: u32, line: &str) -> Result<usize, String> {
 }
 
 /// Returns the bytes that programs can allocate on a node before the kernel reclaims memory: the
-/// free memory without the high watermarks of the node's zones, and the lists of the CPUs, which
-/// the kernel does not count as free and which may have 20 MiB.
+/// free memory without the high watermarks of the node's zones.
 ///
 /// The watermarks of a node are tens of MiB. A bound allocation below the low watermark starts the
 /// reclaim; one below the minimum, with nothing to reclaim, starts the OOM killer.
@@ -61,20 +60,19 @@ pub fn available(node: u32) -> Result<usize, String> {
     let path = "/proc/zoneinfo";
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let begin = format!("Node {node}, zone ");
-    let (mut own, mut reserved, mut listed) = (false, 0, 0);
+    let (mut own, mut pages) = (false, 0);
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
-        let (name, value) = (words.next(), words.next());
-        let pages = || value.and_then(|value| value.parse::<usize>().ok()).ok_or_else(|| line.to_owned());
-        match name {
-            Some("Node") => own = line.starts_with(&begin),
-            // The lists of free pages of each CPU have lines "high:", too.
-            Some("high") if own => reserved += pages()?,
-            Some("count:") if own => listed += pages()?,
+        match (words.next(), words.next()) {
+            (Some("Node"), _) => own = line.starts_with(&begin),
+            // The lists of free pages of each CPU have lines "high:".
+            (Some("high"), Some(high)) if own => {
+                pages += high.parse::<usize>().map_err(|_| line.to_owned())?;
+            }
             _ => (),
         }
     }
-    Ok((memory(node, "MemFree")? + listed * PAGE).saturating_sub(reserved * PAGE))
+    Ok(memory(node, "MemFree")?.saturating_sub(pages * PAGE))
 }
 
 /// Returns the number of free pages in the pool of huge pages of 2 MiB of a node.
