@@ -12,7 +12,7 @@ const FURTHER_CHECKS: [&str; 4] = ["device-writes", "full-node", "short-pool", "
 
 /// The options of a buffer of the launcher with the sections that the program expects.
 const SECTIONS: &str =
-    "--numa copies --pages thp --size 14M --section name=grid,size=4M --section name=halo,size=2M,numa=0";
+    "--numa copies --pages thp --size 8M --section name=grid,size=2M --section name=halo,size=2M,numa=0";
 
 /// Returns the command line of a job of four ranks that run the program with these checks. It must
 /// leave nothing on the host.
@@ -161,8 +161,8 @@ fn is_in_the_report(output: &CommandOutput) -> Result<(), String> {
     };
     let find = |name: &str| rows.iter().position(|row| row.first().is_some_and(|first| first == name));
     let (grid, halo) = (find("grid").unwrap_or(rows.len()), find("halo").unwrap_or(rows.len()));
-    let well = ends(grid, &["4", "MiB", "copies", "0", "4", "MiB", "4", "MiB"])
-        && ends(grid + 1, &["1", "4", "MiB", "4", "MiB"])
+    let well = ends(grid, &["2", "MiB", "copies", "0", "2", "MiB", "2", "MiB"])
+        && ends(grid + 1, &["1", "2", "MiB", "2", "MiB"])
         && ends(halo, &["2", "MiB", "0", "0", "2", "MiB", "2", "MiB"]);
     if well && output.status == 0 { Ok(()) } else { Err(output.stdout.clone()) }
 }

@@ -63,7 +63,10 @@ impl NumaMachine {
         }
         // Each command begins with an empty line, since the one before may not have ended its last.
         let each = checks.iter().map(|check| {
-            format!("({}) 2>&1 </dev/null\nprintf '\\n== {} %s\\n' $?\n", check.command, check.name)
+            format!(
+                "SECONDS=0\n({}) 2>&1 </dev/null\nprintf '\\n== {} %s %s s\\n' $? $SECONDS\n",
+                check.command, check.name
+            )
         });
         let commands = format!("{}exit {END}", each.collect::<String>());
         let temporary = root().join(format!("target/tmp/numa-{}", std::process::id()));
@@ -78,9 +81,10 @@ impl NumaMachine {
         let mut failures = Vec::new();
         for check in checks {
             let (stdout, after) = rest.split_once(&format!("\n== {} ", check.name)).expect("it has ended");
-            let (status, after) = after.split_once('\n').expect("its status");
+            let (ending, after) = after.split_once('\n').expect("its status and its duration");
             rest = after;
-            let (stdout, status) = (stdout.to_owned(), status.parse().expect("a number"));
+            let status = ending.split(' ').next().and_then(|status| status.parse().ok());
+            let (stdout, status) = (stdout.to_owned(), status.expect("a number"));
             if let Err(why) = (check.check)(&CommandOutput { status, stdout, stderr: String::new() }) {
                 failures.push(format!("{}: {why}", check.name));
             }

@@ -25,10 +25,10 @@ pub struct Filled {
 }
 
 impl Filled {
-    /// Allocates a buffer of seven huge pages, and fills it with a list of lists, linked by
+    /// Allocates a buffer of four huge pages, and fills it with a list of lists, linked by
     /// pointers.
     pub fn new(group: &Local, pages: Pages) -> Result<Filled, String> {
-        Filled::of_huge_pages(7, group, pages)
+        Filled::of_huge_pages(4, group, pages)
     }
 
     /// Allocates a buffer of as many huge pages as `count`, and fills it as [`new`](Filled::new).
@@ -37,7 +37,7 @@ impl Filled {
         let options = BufferOptions::new(count * huge)
             .pages(pages)
             .numa(Placement::Copies)
-            .section(Section::new("grid", 2 * huge))
+            .section(Section::new("grid", huge))
             .section(Section::new("halo", HALO as u64).numa(Placement::Node(NodeId(0))));
         Filled::of(group, HostBuffer::allocate(group, options).map_err(text)?)
     }
@@ -49,7 +49,7 @@ impl Filled {
                 fill(buffer.section(name)?);
             }
             let mut table = List::new_in(arena);
-            for length in 0..500u64 {
+            for length in 0..300u64 {
                 let mut list = List::new_in(arena);
                 list.extend((0..length).map(|number| number * length));
                 table.push(list);

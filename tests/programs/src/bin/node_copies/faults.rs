@@ -71,7 +71,7 @@ pub fn full_node(group: &Local) -> Outcome {
 pub fn short_pool(group: &Local) -> Outcome {
     let last = *with_memory()?.last().ok_or("no node")?;
     let filled = Filled::new(group, Pages::Huge2M)?;
-    let options = hostbuf::BufferOptions::new(6 << 20)
+    let options = hostbuf::BufferOptions::new(12 << 20)
         .pages(Pages::Huge2M)
         .numa(last.to_string().parse().map_err(text)?);
     let taken = HostBuffer::allocate(group, options).map_err(text)?;
