@@ -12,7 +12,6 @@ class Recorder:
     def __init__(self):
         self.directives = []
         self.calls = []
-        self.links = []
         self.variables = {}
 
     def directive(self, signature):
@@ -106,8 +105,6 @@ def load(path):
     interface.__dict__.update({function.__name__: recorder.directive(function) for function in DIRECTIVES})
     interface.Executable = Executable
     interface.join_path = lambda *parts: str(Path(*map(str, parts)))
-    interface.mkdirp = lambda *_paths: None
-    interface.symlink = lambda source, link: recorder.links.append((str(source), str(link)))
     interface.run_after = interface.on_package_attributes = decorator
     generic = types.ModuleType("spack_repo.builtin.build_systems.generic")
     generic.Package = Package

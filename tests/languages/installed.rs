@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use hostbuf_tests::{CommandOutput, Scratch, can_simulate, flavours, hostbuf, simulated};
+use hostbuf_tests::{CommandOutput, Scratch, can_simulate, flavours, hostbuf, root, simulated, skip};
 
 use crate::installation::{Installation, has};
 
@@ -237,6 +237,9 @@ fn invalid_calls_are_refused() {
         ("install --prefix /proc/nowhere --no-build", 1, "/proc/nowhere"),
         ("build --fast", 2, "unexpected argument '--fast'"),
         ("build openmpi9", 2, "unknown MPI \"openmpi9\""),
+        ("build openmpi9=/usr", 2, "unknown agent \"openmpi9\": expected one of openmpi4"),
+        ("build openmpi5=opt", 2, "in openmpi5=opt, the folder of the MPI begins with a /"),
+        ("install --prefix prefix openmpi5=/nowhere", 2, "there is no compiler /nowhere/bin/mpicc"),
         ("package --fast", 2, "unexpected argument '--fast'"),
         ("build-wheel --fast", 2, "unexpected argument '--fast'"),
         ("bench --fast", 2, "unexpected argument '--fast'"),
@@ -255,6 +258,24 @@ fn invalid_calls_are_refused() {
         let lines = outcome.stderr.lines().count();
         assert_eq!((outcome.status, lines), (status, 1), "{call}: {outcome:?}");
         assert!(outcome.stderr.contains(words), "{call}: {outcome:?}");
+    }
+    // An agent is built with an MPI of its own version.
+    for (agent, mpi, words) in [
+        ("openmpi5", "openmpi5", ""),
+        ("openmpi4", "openmpi5", "the version of"),
+        ("mpich-abi", "mpich5", ""),
+        ("mpich4", "mpich5", "the version of"),
+        ("mpich-abi", "openmpi5", "there is no libmpi.so.12"),
+    ] {
+        let prefix = root().join("target/pypi-mpi").join(mpi);
+        if !prefix.exists() {
+            skip(&format!("an agent with an MPI in another folder: there is no {}", prefix.display()));
+            continue;
+        }
+        let argument = format!("{agent}={}", prefix.display());
+        let outcome = scratch.run(&format!(". $ROOT/scripts/lib/flavours; agent_obstacle {argument}"));
+        assert_eq!(outcome.status, i32::from(!words.is_empty()), "{argument}: {outcome:?}");
+        assert!(outcome.stdout.contains(words), "{argument}: {outcome:?}");
     }
     for script in ["install", "build", "package"] {
         let help = scratch.run(&format!("$ROOT/scripts/{script} --help")).ok().stdout;
@@ -293,6 +314,14 @@ fn a_command_installed_alone_names_the_source_of_an_agent() {
                   bin/hostbuf run --mpirun ./mpirun -n 2 --size 4M -- /bin/true";
     let outcome = scratch.run(mpirun);
     assert_eq!((outcome.status, said(&outcome)), (82, 1), "{outcome:?}");
-    let mend = format!("scripts/install --prefix {} openmpi4", scratch.folder().display());
+    let mend = format!("scripts/install --prefix {} openmpi4`", scratch.folder().display());
     assert!(outcome.stderr.contains(&mend) && outcome.stderr.contains("--agent"), "{}", outcome.stderr);
+    // The remedy names the MPI's folder.
+    let site = "mkdir -p opt/bin opt/lib; mv mpirun opt/bin; touch opt/lib/libmpi.so.40
+                bin/hostbuf run --mpirun opt/bin/mpirun -n 2 --size 4M -- /bin/true";
+    let outcome = scratch.run(site);
+    assert_eq!((outcome.status, said(&outcome)), (82, 1), "{outcome:?}");
+    let folder = scratch.folder().display();
+    let mend = format!("scripts/install --prefix {folder} openmpi4={folder}/opt`");
+    assert!(outcome.stderr.contains(&mend) && outcome.stderr.contains("hostbuf exec"), "{}", outcome.stderr);
 }

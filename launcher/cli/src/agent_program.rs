@@ -47,18 +47,17 @@ pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<Agen
         });
     }
     let names = names(&flavours);
-    let flavour = own_flavour(command).unwrap_or_default();
-    let package = installation::agents_package().map(|package| {
-        format!("Install the package {package}, which has the agents for Debian's MPIs. Or: ")
-    });
+    let package =
+        agents_package(command).map(|package| format!("Install the package {package}, which has one. Or: "));
     Err(Error::Unsupported {
         what: format!("an agent for {}", command.release.title()),
         why: format!(
-            "neither {} nor ../libexec/hostbuf beside it contains {names}. {}Run `{}` in hostbuf's sources to build it, name \
-             another agent with --agent, or use --launcher local, which needs none",
+            "neither {} nor ../libexec/hostbuf beside it contains {names}. {}Run `{}` in hostbuf's sources to build it, or name \
+             another agent with --agent. No agent is needed by `hostbuf exec`, which this mpirun starts, and by --launcher \
+             local on one host",
             folders()[0].display(),
             package.unwrap_or_default(),
-            installation::mend(flavour)
+            installation::mend(&build_argument(command))
         ),
     })
 }
@@ -101,6 +100,28 @@ pub(crate) fn names(flavours: &[String]) -> String {
 pub(crate) fn own_flavour(command: &LaunchCommand) -> Option<&str> {
     let flavour = command.release.flavour.as_deref()?;
     command.engine.flavours().contains(&flavour).then_some(flavour)
+}
+
+/// Returns the argument of the installing script with which it builds an agent for the jobs of
+/// `command`, or nothing if it builds one in any case.
+pub(crate) fn build_argument(command: &LaunchCommand) -> String {
+    let own = own_flavour(command);
+    let prefix = MpiPrefix::of_command(&command.path)
+        .filter(|prefix| !prefix.is_of_system() && prefix.libraries(command.engine).is_some());
+    let Some(prefix) = prefix else { return own.unwrap_or_default().to_owned() };
+    let flavours = flavours(command);
+    let shared =
+        || flavours.first().filter(|_| !flavours.iter().any(|flavour| flavour == abi::STANDARD.flavour));
+    let agent = own.or_else(|| shared().map(String::as_str));
+    agent.map(|agent| format!("{agent}={prefix}")).unwrap_or_default()
+}
+
+/// Returns the package with an agent for the jobs of `command`, if this command comes from a
+/// package: it has agents for the MPIs of the system and for the binary interfaces.
+pub(crate) fn agents_package(command: &LaunchCommand) -> Option<&'static str> {
+    let is_of_system = MpiPrefix::of_command(&command.path).is_none_or(|prefix| prefix.is_of_system());
+    let has_abi = flavours(command).iter().any(|flavour| flavour == abi::STANDARD.flavour);
+    installation::agents_package().filter(|_| is_of_system || has_abi)
 }
 
 /// The libraries of the MPI to which a launch command belongs.

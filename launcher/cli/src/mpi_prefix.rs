@@ -1,7 +1,7 @@
 //! The folder below which an MPI is installed.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use crate::engines::Engine;
 
@@ -50,6 +50,12 @@ impl MpiPrefix {
     /// Returns whether this is a prefix of the system.
     pub(crate) fn is_of_system(&self) -> bool {
         SYSTEM.iter().any(|system| self.0 == Path::new(system))
+    }
+}
+
+impl fmt::Display for MpiPrefix {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(out)
     }
 }
 

@@ -99,10 +99,10 @@ fn agent(name: String, command: &LaunchCommand, place: &str) -> Finding {
             let places = "beside this program or in ../libexec/hostbuf";
             let names = agent_program::names(&flavours);
             let says = format!("{product}; hostbuf run finds no {names} {places}");
-            let flavour = agent_program::own_flavour(command).unwrap_or_default();
-            let package = installation::agents_package().map(|package| format!("apt-get install {package}"));
+            let package =
+                agent_program::agents_package(command).map(|package| format!("apt-get install {package}"));
             let lacks = package.into_iter().fold(Finding::lacks(name, says), Finding::mend);
-            lacks.mend(installation::mend(flavour))
+            lacks.mend(installation::mend(&agent_program::build_argument(command)))
         }
     };
     finding

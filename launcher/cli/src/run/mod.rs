@@ -78,7 +78,7 @@ pub(crate) struct RunArguments {
     /// --launcher-arg tcp,self
     #[arg(long = "launcher-arg", value_name = "ARG", allow_hyphen_values = true)]
     launcher_args: Vec<OsString>,
-    /// Use this mpirun or mpiexec instead of the first one in PATH
+    /// Use this mpirun or mpiexec instead of that of the program's MPI or the first one in PATH
     #[arg(long, value_name = "PATH", value_hint = ValueHint::CommandName)]
     mpirun: Option<PathBuf>,
     /// Use this agent instead of the one installed with `hostbuf`

@@ -30,7 +30,6 @@ class Hostbuf(Package):
     depends_on("llvm+clang", type="build", when="+rdma")
 
     depends_on("mpi", when="+mpi")
-    # scripts/mpienv finds older ones only where Debian has them.
     requires("^[virtuals=mpi] openmpi@5", "^[virtuals=mpi] mpich", policy="one_of", when="+mpi")
 
     depends_on("cmake", type="build", when="+rdma")
@@ -51,13 +50,11 @@ class Hostbuf(Package):
         env.set("HOSTBUF_ROOT", self.prefix)
 
     def install(self, spec, prefix):
-        flavours = []
+        agents = []
         if spec.satisfies("+mpi"):
-            flavours = ["openmpi5" if spec.satisfies("^[virtuals=mpi] openmpi") else "mpich5"]
-            # scripts/mpienv looks there for an MPI that is not Debian's.
-            mkdirp(join_path("target", "pypi-mpi"))
-            symlink(spec["mpi"].prefix, join_path("target", "pypi-mpi", flavours[0]))
-        Executable(join_path(".", "scripts", "install"))("--prefix", prefix, *flavours)
+            agent = "openmpi5" if spec.satisfies("^[virtuals=mpi] openmpi") else "mpich-abi"
+            agents = [f"{agent}={spec['mpi'].prefix}"]
+        Executable(join_path(".", "scripts", "install"))("--prefix", prefix, *agents)
 
     @run_after("install")
     @on_package_attributes(run_tests=True)
