@@ -87,7 +87,13 @@ pub(super) fn find(
         (None, EngineChoice::Auto) => in_path(engines::ALL),
         (None, EngineChoice::Named(engine)) => in_path(&[engine]),
     };
-    let mut commands = candidates.iter().filter_map(|path| identify(path));
+    // Each is asked for its version only once, since one that hangs costs seconds.
+    let mut first = None;
+    let mut commands = candidates.iter().filter_map(|path| {
+        let found = examine(path);
+        first.get_or_insert_with(|| found.clone());
+        found.ok().flatten()
+    });
     let needed: Vec<String> = programs.iter().flat_map(|p| &p.needed).cloned().collect();
     let owners = if mpirun.is_none() { mpis_of(&needed) } else { Vec::new() };
     let found = match choice {
@@ -105,7 +111,7 @@ pub(super) fn find(
     }
     let why = match mpirun {
         None => "no mpirun of this MPI is in PATH".into(),
-        Some(path) => unsuitable(path, candidates.first().map(PathBuf::as_path)),
+        Some(path) => unsuitable(path, first.filter(|_| candidates.iter().any(|path| path.exists()))),
     };
     Err(unsupported(why))
 }
@@ -122,15 +128,19 @@ fn own_command(choice: EngineChoice, programs: &[Program]) -> Result<Option<Laun
     };
     let Some((image, library)) = programs.iter().find_map(mpi_of) else { return Ok(None) };
     let beside = own_command::beside(&image, &library);
-    let commands: Vec<LaunchCommand> = beside.iter().filter_map(|path| identify(path)).collect();
-    let (Some(path), [], EngineChoice::Auto) = (beside.first(), &commands[..], choice) else {
+    let examined: Vec<Examined> = beside.iter().map(|path| examine(path)).collect();
+    let commands: Vec<LaunchCommand> =
+        examined.iter().cloned().filter_map(|found| found.ok().flatten()).collect();
+    let (Some((path, first)), [], EngineChoice::Auto) =
+        (beside.iter().zip(&examined).next(), &commands[..], choice)
+    else {
         return Ok(commands.into_iter().find(|command| match choice {
             EngineChoice::Auto => command.engine.provides_library(&library),
             EngineChoice::Named(engine) => command.engine == engine,
         }));
     };
     let path_text = path.display();
-    let why = match examine(path) {
+    let why = match first {
         Err(why) => format!(
             "it is linked to {library}, whose launch command {path_text} does not work: {why}. Load the environment of that MPI, \
              or name another mpirun with --mpirun"
@@ -143,19 +153,18 @@ fn own_command(choice: EngineChoice, programs: &[Program]) -> Result<Option<Laun
     Err(Error::Unsupported { what: "a job of this program".into(), why })
 }
 
-/// Returns the reason why the mpirun that the user names, which is `found`, is not used.
-fn unsuitable(named: &Path, found: Option<&Path>) -> String {
+/// Returns the reason why the mpirun that the user names is not used. `found` is the result of its
+/// examination if it exists.
+fn unsuitable(named: &Path, found: Option<Examined>) -> String {
     let shown = named.display();
-    let Some(found) = found.filter(|found| found.exists()) else {
-        return format!("{shown} does not exist, or is not in PATH");
-    };
-    match examine(found) {
-        Ok(Some(command)) => {
+    match found {
+        None => format!("{shown} does not exist, or is not in PATH"),
+        Some(Ok(Some(command))) => {
             let (name, option) = (command.engine.name(), command.engine.option());
             format!("{shown} belongs to {name}: use --launcher {option}, or leave out --launcher")
         }
-        Err(why) => format!("{shown} does not work: {why}"),
-        Ok(None) => format!("{shown} is not an mpirun of {}", names(&mpis().collect::<Vec<_>>())),
+        Some(Err(why)) => format!("{shown} does not work: {why}"),
+        Some(Ok(None)) => format!("{shown} is not an mpirun of {}", names(&mpis().collect::<Vec<_>>())),
     }
 }
 
@@ -234,16 +243,12 @@ pub(super) fn foreign_mpi(
     ))
 }
 
-/// Returns the launch command at `path` if it is an MPI's.
-fn identify(path: &Path) -> Option<LaunchCommand> {
-    examine(path).ok().flatten()
-}
+/// The launch command at a path, or `None` if it is of no MPI with an engine; the reason, as a
+/// clause, if it does not state its version.
+type Examined = std::result::Result<Option<LaunchCommand>, String>;
 
-/// Returns the launch command at `path`, or `None` if it is of no MPI with an engine.
-///
-/// # Errors
-/// The reason, as a clause, if it does not state its version.
-fn examine(path: &Path) -> std::result::Result<Option<LaunchCommand>, String> {
+/// Examines the file at `path`.
+fn examine(path: &Path) -> Examined {
     // Debian's alternatives and most installations are links to a program whose name tells.
     let target = path.canonicalize().map_err(|error| error.to_string())?;
     let name = target.file_name().unwrap_or_default().to_string_lossy();
