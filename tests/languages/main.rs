@@ -19,4 +19,5 @@ mod misuse;
 mod modulefile;
 mod pool;
 mod python;
+mod site_agents;
 mod wheel;

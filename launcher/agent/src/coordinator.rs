@@ -12,7 +12,7 @@ use hostbuf::segment::{ControlPage, Identity, Layout, PublishedSegments, Segment
 use hostbuf::{Error, ErrorClass, FillState, JobError, Phase};
 use hostbuf_os::process;
 
-use super::files::FolderSlot;
+use super::files::{FolderSlot, HostFiles};
 use super::gpu_sections::map_gpu_sections;
 use super::group::Open;
 use super::job_electorate::JobElectorate;
@@ -73,7 +73,7 @@ fn coordinate(spec: &Spec, open: Open, server: &ServerHandle, shared: &SharedSta
     let mut phases = [0; Phase::COUNT];
     // This host is checked before the engine starts, so that all hosts report their errors
     // together.
-    let created = find_program(spec).and_then(|()| JobMemory::create(spec, folder));
+    let created = find_program(spec).and_then(|()| create(spec, folder));
     phases[Phase::Create as usize] = micros(begun);
     let has_room = created.is_ok();
     let (memory, opened) = std::thread::scope(|scope| {
@@ -137,6 +137,17 @@ fn find_program(spec: &Spec) -> Result<(), JobError> {
 }
 
 /// Returns the number of microseconds since an instant.
+/// Checks that this host has the memory for all buffers and files, and creates the memory files of
+/// the buffers. The folder of the files is in `folder` then.
+///
+/// # Errors
+/// As [`Segments::create`] and [`HostFiles::find`].
+fn create(spec: &Spec, folder: &FolderSlot) -> Result<JobMemory, JobError> {
+    let find = |path| HostFiles::find(spec.job, &spec.load, path, &spec.buffers, folder);
+    let files = spec.as_files.as_deref().map(find).transpose()?;
+    Ok(JobMemory::new(Segments::create(spec.job, &spec.buffers)?, files))
+}
+
 fn micros(since: Instant) -> u64 {
     since.elapsed().as_micros() as u64
 }

@@ -25,15 +25,8 @@ pub(super) struct JobMemory {
 }
 
 impl JobMemory {
-    /// Checks that this host has the memory for all buffers and files, and creates the memory files
-    /// of the buffers. The folder of the files is in `folder` then.
-    ///
-    /// # Errors
-    /// As [`Segments::create`] and [`HostFiles::find`].
-    pub(super) fn create(spec: &Spec, folder: &FolderSlot) -> Result<JobMemory, JobError> {
-        let find = |path| HostFiles::find(spec.job, &spec.load, path, &spec.buffers, folder);
-        let files = spec.as_files.as_deref().map(find).transpose()?;
-        Ok(JobMemory { segments: Segments::create(spec.job, &spec.buffers)?, files })
+    pub(super) fn new(segments: Segments, files: Option<HostFiles>) -> JobMemory {
+        JobMemory { segments, files }
     }
 
     /// Allocates all pages. Returns the time that it took in microseconds, too.

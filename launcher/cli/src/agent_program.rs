@@ -47,14 +47,14 @@ pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<Agen
         });
     }
     let names = names(&flavours);
-    let package =
-        agents_package(command).map(|package| format!("Install the package {package}, which has one. Or: "));
+    let package = agents_package(command).map(|package| {
+        format!("Install the package {package}, which has the agents for Debian's MPIs and for the ABIs of MPI. Or: ")
+    });
     Err(Error::Unsupported {
         what: format!("an agent for {}", command.release.title()),
         why: format!(
             "neither {} nor ../libexec/hostbuf beside it contains {names}. {}Run `{}` in hostbuf's sources to build it, or name \
-             another agent with --agent. No agent is needed by `hostbuf exec`, which this mpirun starts, and by --launcher \
-             local on one host",
+             another agent with --agent. `hostbuf exec`, started by this mpirun, and --launcher local on one host need none",
             folders()[0].display(),
             package.unwrap_or_default(),
             installation::mend(&build_argument(command))
@@ -75,7 +75,8 @@ fn expect_one_entry(folder: &Path) -> Result<()> {
 }
 
 /// Returns the flavours of the agents that serve the jobs of `command`: the one that is built for
-/// its release, and those for the binary interfaces that its MPI has.
+/// its release, and those for the binary interfaces that its MPI has. The latter come first outside
+/// of the system's folders, since the system's MPI of this release may have other libraries.
 pub(crate) fn flavours(command: &LaunchCommand) -> Vec<String> {
     let engine = command.engine;
     match engine.agent() {
@@ -83,8 +84,12 @@ pub(crate) fn flavours(command: &LaunchCommand) -> Vec<String> {
         AgentKind::OwnMpi => {
             let libraries = MpiLibraries::of(command);
             let has = |library| libraries.as_ref().is_some_and(|found| found.folder.join(library).exists());
+            let mut flavours: Vec<String> = own_flavour(command).map(str::to_owned).into_iter().collect();
+            let at =
+                if libraries.as_ref().is_none_or(|found| found.are_of_system) { flavours.len() } else { 0 };
             let abis = engine.abis().iter().filter(|abi| has(abi.library)).map(|abi| abi.flavour.to_owned());
-            own_flavour(command).map(str::to_owned).into_iter().chain(abis).collect()
+            flavours.splice(at..at, abis);
+            flavours
         }
         AgentKind::AnyMpi => engines::flavours().chain([abi::MANAGED.flavour]).map(str::to_owned).collect(),
     }
@@ -105,15 +110,11 @@ pub(crate) fn own_flavour(command: &LaunchCommand) -> Option<&str> {
 /// Returns the argument of the installing script with which it builds an agent for the jobs of
 /// `command`, or nothing if it builds one in any case.
 pub(crate) fn build_argument(command: &LaunchCommand) -> String {
-    let own = own_flavour(command);
     let prefix = MpiPrefix::of_command(&command.path)
         .filter(|prefix| !prefix.is_of_system() && prefix.libraries(command.engine).is_some());
-    let Some(prefix) = prefix else { return own.unwrap_or_default().to_owned() };
-    let flavours = flavours(command);
-    let shared =
-        || flavours.first().filter(|_| !flavours.iter().any(|flavour| flavour == abi::STANDARD.flavour));
-    let agent = own.or_else(|| shared().map(String::as_str));
-    agent.map(|agent| format!("{agent}={prefix}")).unwrap_or_default()
+    let Some(prefix) = prefix else { return own_flavour(command).unwrap_or_default().to_owned() };
+    let preferred = flavours(command).into_iter().next().filter(|flavour| flavour != abi::STANDARD.flavour);
+    preferred.map(|agent| format!("{agent}={prefix}")).unwrap_or_default()
 }
 
 /// Returns the package with an agent for the jobs of `command`, if this command comes from a
