@@ -136,7 +136,6 @@ fn find_program(spec: &Spec) -> Result<(), JobError> {
     lookup::find(name.as_ref()).map(drop).map_err(|error| error.map_message(on_this_host))
 }
 
-/// Returns the number of microseconds since an instant.
 /// Checks that this host has the memory for all buffers and files, and creates the memory files of
 /// the buffers. The folder of the files is in `folder` then.
 ///
@@ -148,6 +147,7 @@ fn create(spec: &Spec, folder: &FolderSlot) -> Result<JobMemory, JobError> {
     Ok(JobMemory::new(Segments::create(spec.job, &spec.buffers)?, files))
 }
 
+/// Returns the number of microseconds since an instant.
 fn micros(since: Instant) -> u64 {
     since.elapsed().as_micros() as u64
 }
