@@ -159,11 +159,15 @@ fn nothing_is_left_of_an_installation_that_was_killed() {
 #[test]
 fn an_installation_waits_for_another() {
     let script = r"
+        waits() {
+            for _ in $(seq 3000); do grep -q waiting said && return; sleep 0.01; done
+            cat said; return 1
+        }
         mkdir prefix && mkfifo held hold
         flock prefix sh -c 'echo >held; read line <hold' &
         read line <held
         src/scripts/install --no-build --prefix prefix >said &
-        until grep -q waiting said 2>/dev/null; do sleep 0.01; done
+        waits
         ls prefix
         echo >hold
         wait
@@ -172,7 +176,7 @@ fn an_installation_waits_for_another() {
         flock prefix sh -c 'echo >held; read line <hold' &
         read line <held
         src/scripts/install --no-build --prefix prefix >said &
-        until grep -q waiting said 2>/dev/null; do sleep 0.01; done
+        waits
         rm -r prefix
         echo >hold
         wait
