@@ -21,7 +21,8 @@ round. The results are medians. The reference is the rate of copies of 64 MiB fr
 memory (`cuMemHostAlloc`) in the same rounds. After each load the sum of all words on the GPU is
 compared with that of the file.
 
-`make FILE [GIB]` makes a file of 64 equal tensors of random numbers, 4 GiB by default.
+`make FILE [GIB]` makes a file of 64 equal tensors of random numbers, 4 GiB by default. The name of
+FILE ends with .safetensors, by which hostbuf.load recognises the format.
 """
 
 import argparse
@@ -261,6 +262,8 @@ def main() -> None:
     if given.command == "serve":
         return serve(*given.arguments)
     path = given.arguments[0]
+    if given.command != "write" and not path.endswith(".safetensors"):
+        parser.error(f"{path} does not end with .safetensors: hostbuf.load would load it as one tensor of bytes")
     if given.command == "make":
         return make(path, int(given.arguments[1]) if len(given.arguments) > 1 else 4)
     if given.command == "write":

@@ -16,35 +16,56 @@ use tokio::time::timeout;
 const HIGHEST_MARK: u32 = 256 << 10;
 /// The time after which fewer bytes are enough.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// The time after which fewer bytes are enough at the end of a response.
+const PATIENCE_AT_END: Duration = Duration::from_millis(10);
+/// The longest segment, if the kernel does not tell that of a connection.
+const LONGEST_SEGMENT: u32 = 64 << 10;
 
 /// A TCP socket that reports bytes when many have arrived (`SO_RCVLOWAT`): the thread wakes up a
 /// few times for each MiB, also if the server sends it in small parts.
+///
+/// A server with Nagle's algorithm (RFC 896) holds the last segment of a response back until those
+/// before it are acknowledged, and a client's kernel delays acknowledgements by up to 40 ms
+/// (RFC 1122, section 4.2.3.2). When the end of a response comes late, the socket therefore wakes
+/// up before the last segment from then on, and acknowledges what it has read.
 pub(super) struct LowWaterSocket {
     pub(super) tcp: TcpStream,
     mark: u32,
     /// The highest mark that is set: 1 if bytes come slowly, or if the kernel has no marks.
     highest_mark: u32,
+    /// The bytes of a segment that the server may hold back: 0 until it seems to.
+    held_back: u32,
 }
 
 impl LowWaterSocket {
     pub(super) fn new(tcp: TcpStream) -> LowWaterSocket {
-        LowWaterSocket { tcp, mark: 1, highest_mark: HIGHEST_MARK }
+        LowWaterSocket { tcp, mark: 1, highest_mark: HIGHEST_MARK, held_back: 0 }
     }
 
     /// Reads bytes into `into`, which has room. The server has at least `expected` bytes to send,
     /// so a mark of at most that number is reached. Returns the number of bytes: 0 at the end of
     /// the connection, or if `into` is full.
     pub(super) async fn read(&mut self, into: &mut impl BufMut, expected: u64) -> io::Result<usize> {
-        let mark = expected.clamp(1, u64::from(self.highest_mark)) as u32;
+        let before_end = expected.saturating_sub(self.held_back.into());
+        let mark = before_end.clamp(1, self.highest_mark.into()) as u32;
         if self.set_mark(mark).is_err() {
             self.highest_mark = 1;
         }
         if self.mark > 1 {
-            if let Ok(result) = timeout(PATIENCE, self.tcp.read_buf(into)).await {
+            let is_end = expected <= self.mark.into();
+            let patience = if is_end { PATIENCE_AT_END } else { PATIENCE };
+            if let Ok(result) = timeout(patience, self.tcp.read_buf(into)).await {
                 return result;
+            }
+            if is_end {
+                self.held_back = longest_segment(&self.tcp).unwrap_or(LONGEST_SEGMENT);
             }
             self.highest_mark = 1;
             self.set_mark(1)?;
+        }
+        if self.held_back > 0 {
+            // The segment comes later without it.
+            let _ = self.tcp.set_quickack(true);
         }
         self.tcp.read_buf(into).await
     }
@@ -82,11 +103,32 @@ fn set_low_water_mark(socket: &TcpStream, mark: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Returns the length of the longest segment that the peer may send, in bytes.
+fn longest_segment(socket: &TcpStream) -> io::Result<u32> {
+    Ok(tcp_info(socket)?.tcpi_advmss)
+}
+
+fn tcp_info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
+    // SAFETY: all fields are integers.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    let (level, option) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    // SAFETY: the kernel writes at most `length` bytes to `info`.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut info).cast(), &raw mut length)
+    };
+    Errno::result(result)?;
+    Ok(info)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::net::{Ipv4Addr, TcpListener};
+    use std::pin::pin;
 
+    use futures::poll;
+    use tokio::io::AsyncWriteExt;
     use tokio::task::yield_now;
 
     use super::*;
@@ -112,23 +154,31 @@ mod tests {
         read.expect("the bytes are reported").expect("it is connected")
     }
 
-    #[test]
-    fn every_byte_is_reported_though_more_are_expected() {
+    /// Makes a connection, and passes the socket and its peer on.
+    fn connected(test: impl AsyncFnOnce(LowWaterSocket, std::net::TcpStream)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
             let address = listener.local_addr().expect("it is bound");
-            let mut socket = LowWaterSocket::new(TcpStream::connect(address).await.expect("it listens"));
-            let (mut peer, _) = listener.accept().expect("a connection");
+            let socket = LowWaterSocket::new(TcpStream::connect(address).await.expect("it listens"));
+            let (peer, _) = listener.accept().expect("a connection");
+            test(socket, peer).await;
+        });
+    }
+
+    #[test]
+    fn every_byte_is_reported_though_more_are_expected() {
+        connected(async |mut socket, mut peer| {
             assert_eq!(read_while_sent(&mut socket, &mut peer, 1, 10).await, 10);
             // Below the mark: the kernel does not report them.
             assert_eq!(read_while_sent(&mut socket, &mut peer, 1 << 20, 20_000).await, 20_000);
-            assert_eq!((socket.mark, socket.highest_mark), (1, 1));
+            assert_eq!((socket.mark, socket.highest_mark, socket.held_back), (1, 1, 0));
             // The slow server is not waited for again, until the next response.
             assert_eq!(read_while_sent(&mut socket, &mut peer, 1 << 20, 30).await, 30);
             assert_eq!(socket.mark, 1);
             socket.reset().expect("a socket");
-            assert_eq!(read_while_sent(&mut socket, &mut peer, 30_000, 30_000).await, 30_000);
+            peer.write_all(&[1; 30_000]).expect("it is connected");
+            assert_eq!(socket.read(&mut Vec::with_capacity(1 << 20), 30_000).await.expect("bytes"), 30_000);
             assert_eq!((socket.mark, socket.highest_mark), (30_000, HIGHEST_MARK));
             socket.reset().expect("a socket");
             assert_eq!(socket.mark, 1);
@@ -136,6 +186,46 @@ mod tests {
             drop(peer);
             let end = timeout(Duration::from_secs(20), socket.read(&mut Vec::new(), 1 << 20)).await;
             assert_eq!(end.expect("the end is reported").expect("it is no error"), 0);
+        });
+    }
+
+    #[test]
+    fn the_last_segment_is_waited_for_alone_if_it_came_late() {
+        connected(async |mut socket, mut peer| {
+            assert_eq!(read_while_sent(&mut socket, &mut peer, 20_000, 19_000).await, 19_000);
+            let longest = socket.held_back;
+            assert!(longest > 1000, "the last bytes were late, and a segment has at most {longest} bytes");
+            // Also in the next responses.
+            socket.reset().expect("a socket");
+            peer.write_all(&[1; 2000]).expect("it is connected");
+            let mut into = Vec::with_capacity(1 << 20);
+            let expected = u64::from(longest) + 2000;
+            assert_eq!(socket.read(&mut into, expected).await.expect("bytes"), 2000);
+            assert_eq!(socket.mark, 2000);
+        });
+    }
+
+    #[test]
+    fn bytes_before_a_late_segment_are_acknowledged_at_once() {
+        connected(async |mut socket, mut peer| {
+            socket.held_back = LONGEST_SEGMENT;
+            let mut into = Vec::with_capacity(1 << 20);
+            let sent = |socket: &LowWaterSocket| tcp_info(&socket.tcp).expect("a socket").tcpi_segs_out;
+            let mut before = 0;
+            // After some requests and responses the kernel delays acknowledgements.
+            for _ in 0..20 {
+                socket.tcp.write_all(&[1]).await.expect("it is connected");
+                peer.read_exact(&mut [0]).expect("it is connected");
+                before = sent(&socket);
+                peer.write_all(&[1; 10]).expect("it is connected");
+                assert_eq!(socket.read(&mut into, 20).await.expect("bytes"), 10);
+            }
+            {
+                let mut rest = pin!(socket.read(&mut into, 10));
+                assert!(poll!(rest.as_mut()).is_pending());
+            }
+            let after = sent(&socket);
+            assert!(after > before, "{before} segments were sent before, and {after} after");
         });
     }
 }
