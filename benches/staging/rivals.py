@@ -22,7 +22,7 @@ memory (`cuMemHostAlloc`) in the same rounds. After each load the sum of all wor
 compared with that of the file.
 
 `make FILE [GIB]` makes a file of 64 equal tensors of random numbers, 4 GiB by default. The name of
-FILE ends with .safetensors, by which hostbuf.load recognises the format.
+FILE must end with .safetensors, by which hostbuf.load recognises the format, but for `write`.
 """
 
 import argparse
@@ -263,7 +263,7 @@ def main() -> None:
         return serve(*given.arguments)
     path = given.arguments[0]
     if given.command != "write" and not path.endswith(".safetensors"):
-        parser.error(f"{path} does not end with .safetensors: hostbuf.load would load it as one tensor of bytes")
+        parser.error(f"{path} does not end with .safetensors: hostbuf.load would not take it for safetensors")
     if given.command == "make":
         return make(path, int(given.arguments[1]) if len(given.arguments) > 1 else 4)
     if given.command == "write":

@@ -137,6 +137,8 @@ impl HttpConnection {
                 line.truncate(end - 1);
                 return Ok(line);
             }
+            // The server may hold the line back until the chunk before it is acknowledged.
+            self.socket.acknowledge();
             self.receive().await?;
         }
     }

@@ -1,6 +1,6 @@
 //! A TCP socket that reports bytes when many have arrived.
 
-#![allow(unsafe_code, reason = "an option of sockets that has no safe wrapper")]
+#![allow(unsafe_code, reason = "options of sockets that have no safe wrapper")]
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -16,24 +16,25 @@ use tokio::time::timeout;
 const HIGHEST_MARK: u32 = 256 << 10;
 /// The time after which fewer bytes are enough.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// The time after which fewer bytes are enough at the end of a response.
+/// The time after which the last segment of a response is late.
 const PATIENCE_AT_END: Duration = Duration::from_millis(10);
-/// The longest segment, if the kernel does not tell that of a connection.
+/// The length of a segment, in bytes, if the kernel does not tell that of a connection.
 const LONGEST_SEGMENT: u32 = 64 << 10;
 
 /// A TCP socket that reports bytes when many have arrived (`SO_RCVLOWAT`): the thread wakes up a
 /// few times for each MiB, also if the server sends it in small parts.
 ///
-/// A server with Nagle's algorithm (RFC 896) holds the last segment of a response back until those
-/// before it are acknowledged, and a client's kernel delays acknowledgements by up to 40 ms
-/// (RFC 1122, section 4.2.3.2). When the end of a response comes late, the socket therefore wakes
-/// up before the last segment from then on, and acknowledges what it has read.
+/// A server with Nagle's algorithm (RFC 896) holds a short segment at the end of a response back
+/// until those before it are acknowledged, and a client may delay acknowledgements (RFC 1122,
+/// section 4.2.3.2); Linux does so for at least 40 ms. If the last segment of a response comes
+/// late, the socket therefore wakes up before it in all later responses, and acknowledges what it
+/// has read.
 pub(super) struct LowWaterSocket {
     pub(super) tcp: TcpStream,
     mark: u32,
     /// The highest mark that is set: 1 if bytes come slowly, or if the kernel has no marks.
     highest_mark: u32,
-    /// The bytes of a segment that the server may hold back: 0 until it seems to.
+    /// The bytes that the server may hold back: 0 if no last segment has come late.
     held_back: u32,
 }
 
@@ -53,21 +54,42 @@ impl LowWaterSocket {
         }
         if self.mark > 1 {
             let is_end = expected <= self.mark.into();
-            let patience = if is_end { PATIENCE_AT_END } else { PATIENCE };
-            if let Ok(result) = timeout(patience, self.tcp.read_buf(into)).await {
-                return result;
-            }
-            if is_end {
-                self.held_back = longest_segment(&self.tcp).unwrap_or(LONGEST_SEGMENT);
+            let step = if is_end { PATIENCE_AT_END } else { PATIENCE };
+            let mut waited = Duration::ZERO;
+            while waited < PATIENCE {
+                if let Ok(result) = timeout(step, self.tcp.read_buf(into)).await {
+                    return result;
+                }
+                if is_end && self.lacks_segment(expected) {
+                    break;
+                }
+                waited += step;
             }
             self.highest_mark = 1;
             self.set_mark(1)?;
         }
-        if self.held_back > 0 {
-            // The segment comes later without it.
-            let _ = self.tcp.set_quickack(true);
+        let may_be_held = if self.highest_mark == 1 { LONGEST_SEGMENT } else { self.held_back };
+        if expected <= may_be_held.into() {
+            self.acknowledge();
         }
         self.tcp.read_buf(into).await
+    }
+
+    /// Returns whether at most one segment of `expected` bytes has not arrived, and remembers that
+    /// the server may hold it back.
+    fn lacks_segment(&mut self, expected: u64) -> bool {
+        let longest = longest_segment(&self.tcp).ok().filter(|&bytes| bytes > 0).unwrap_or(LONGEST_SEGMENT);
+        let lacks = arrived(&self.tcp).is_ok_and(|bytes| expected - bytes.min(expected) <= longest.into());
+        if lacks {
+            self.held_back = longest;
+        }
+        lacks
+    }
+
+    /// Acknowledges all bytes that were read, for a server that waits for that.
+    pub(super) fn acknowledge(&self) {
+        // If it fails, the kernel acknowledges them later.
+        let _ = self.tcp.set_quickack(true);
     }
 
     /// Makes the socket report every byte from now on.
@@ -101,6 +123,15 @@ fn set_low_water_mark(socket: &TcpStream, mark: u32) -> io::Result<()> {
     };
     Errno::result(result)?;
     Ok(())
+}
+
+/// Returns the number of bytes that have arrived and were not read.
+fn arrived(socket: &TcpStream) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one integer.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
+    Errno::result(result)?;
+    Ok(bytes.max(0) as u64)
 }
 
 /// Returns the length of the longest segment that the peer may send, in bytes.
@@ -202,13 +233,23 @@ mod tests {
             let expected = u64::from(longest) + 2000;
             assert_eq!(socket.read(&mut into, expected).await.expect("bytes"), 2000);
             assert_eq!(socket.mark, 2000);
+            assert_eq!(read_while_sent(&mut socket, &mut peer, longest.into(), 3000).await, 3000);
+            assert_eq!(socket.mark, 1);
+        });
+    }
+
+    #[test]
+    fn a_slow_end_of_several_segments_is_not_held_back() {
+        connected(async |mut socket, mut peer| {
+            assert_eq!(read_while_sent(&mut socket, &mut peer, 200_000, 19_000).await, 19_000);
+            assert_eq!((socket.mark, socket.highest_mark, socket.held_back), (1, 1, 0));
         });
     }
 
     #[test]
     fn bytes_before_a_late_segment_are_acknowledged_at_once() {
         connected(async |mut socket, mut peer| {
-            socket.held_back = LONGEST_SEGMENT;
+            socket.held_back = 10;
             let mut into = Vec::with_capacity(1 << 20);
             let sent = |socket: &LowWaterSocket| tcp_info(&socket.tcp).expect("a socket").tcpi_segs_out;
             let mut before = 0;
@@ -219,6 +260,7 @@ mod tests {
                 before = sent(&socket);
                 peer.write_all(&[1; 10]).expect("it is connected");
                 assert_eq!(socket.read(&mut into, 20).await.expect("bytes"), 10);
+                assert_eq!(socket.mark, 10);
             }
             {
                 let mut rest = pin!(socket.read(&mut into, 10));
