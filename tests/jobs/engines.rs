@@ -211,6 +211,40 @@ fn more_ranks_than_slots_get_a_message_with_the_remedy() {
     }
 }
 
+#[test]
+fn more_ranks_than_cores_get_a_message_with_the_remedy() {
+    if !can_simulate() {
+        return;
+    }
+    for flavour in flavours().iter().filter(|f| f.starts_with("openmpi")) {
+        let remedy = "--launcher-arg --bind-to --launcher-arg none";
+        let script = format!(
+            "unset OMPI_MCA_rmaps_base_oversubscribe PRTE_MCA_rmaps_default_mapping_policy
+             unset OMPI_MCA_hwloc_base_binding_policy PRTE_MCA_hwloc_default_binding_policy
+             n=$(($(nproc) + 1))
+             job() {{ $HOSTBUF run --mpirun $MPIRUN --size 1M \"$@\" -- true; echo status $?; }}
+             job --host h0:$n {remedy}
+             job -n $n --host h0:$n
+             job --host h0:$n"
+        );
+        let outcome = simulated(1, flavour, &script);
+        let status = outcome.lines("status ");
+        let lines = outcome.stderr.lines().map(|line| line.trim_start_matches('\0'));
+        let ours: Vec<&str> = lines.filter(|line| line.starts_with("hostbuf run: ")).collect();
+        // The series 4.1 binds no rank if a host has too few cores.
+        if flavour == "openmpi4" {
+            assert!(status == ["0", "0", "0"] && ours.is_empty(), "{flavour}: {outcome:?}");
+            continue;
+        }
+        assert!(
+            status.len() == 3 && status[0] == "0" && status[1..].iter().all(|status| status != "0"),
+            "{flavour}: {outcome:?}"
+        );
+        let ends = format!("If a host has fewer cores than ranks, add {remedy}");
+        assert!(ours.len() == 2 && ours.iter().all(|line| line.ends_with(&ends)), "{flavour}: {ours:?}");
+    }
+}
+
 /// The messages of an engine are paragraphs, which are hard to read in one line.
 #[test]
 fn the_lines_of_an_engine_that_fails_stand_above_the_error() {

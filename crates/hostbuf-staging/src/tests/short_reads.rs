@@ -138,7 +138,7 @@ fn a_file_that_is_not_in_the_page_cache_is_left_to_the_ring() {
     assert_eq!(file.read_without_waiting(&mut bytes, 5).unwrap(), 100);
     assert!(bytes == content[5..105]);
     fs::File::open(&disk.0).unwrap().sync_all().unwrap();
-    // The read itself makes the kernel read ahead, so a fast disk can have answered before it looks.
+    // The read itself makes the kernel read ahead, so a fast disk may answer before it looks.
     let would_block = (0..100).any(|_| {
         drop_cached_pages(file.as_std()).unwrap();
         bytes.fill(0);

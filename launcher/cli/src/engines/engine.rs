@@ -266,12 +266,14 @@ pub(crate) trait Engine: Send + Sync {
     }
 
     /// Describes the possible shortage of slots if the user names no hosts, and the remedy.
-    fn shortage(&self, ranks: usize) -> (String, String) {
+    fn shortage(&self, ranks: usize, release: &Release) -> (String, String) {
+        let unbound = self.option_beyond_cores(release);
+        let unbound = unbound.map_or(String::new(), |option| format!(" --launcher-arg {option}"));
         (
             format!(
                 "-n {ranks} may exceed the slots that the engine counts (the cores of this host, or the allocation)"
             ),
-            format!("name the slots (--host {}:{ranks})", process::host_name()),
+            format!("name the slots (--host {}:{ranks}{unbound})", process::host_name()),
         )
     }
 
@@ -280,6 +282,13 @@ pub(crate) trait Engine: Send + Sync {
     fn oversubscribe(&self, release: &Release) -> &'static str {
         let _ = release;
         "--oversubscribe"
+    }
+
+    /// Returns the option that binds no rank, in words behind the first `--launcher-arg`, if the
+    /// engine otherwise refuses more ranks than a host has cores.
+    fn option_beyond_cores(&self, release: &Release) -> Option<&'static str> {
+        let _ = release;
+        None
     }
 
     /// Checks this host for `hostbuf doctor`, beyond the launch command and its agent.

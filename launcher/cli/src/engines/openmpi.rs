@@ -247,6 +247,12 @@ impl Engine for OpenMpi {
             _ => "--oversubscribe",
         }
     }
+
+    /// Returns an option for the series 5 only: the series 4.1 binds no rank if a host has too few
+    /// cores.
+    fn option_beyond_cores(&self, release: &Release) -> Option<&'static str> {
+        (release.major() >= Some(5)).then_some("--bind-to --launcher-arg none")
+    }
 }
 
 /// Returns whether the user gives the ranks' variables as a list, next to which Open MPI refuses

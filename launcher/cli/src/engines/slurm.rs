@@ -241,7 +241,7 @@ impl Engine for Slurm {
         Some(EndedProcess { host: place.to_owned(), signal: signal as i32 })
     }
 
-    fn shortage(&self, ranks: usize) -> (String, String) {
+    fn shortage(&self, ranks: usize, _: &Release) -> (String, String) {
         (
             format!("-n {ranks} may exceed the tasks of the allocation"),
             "ask salloc or sbatch for more tasks".into(),
