@@ -1,5 +1,6 @@
 """The ways to read an object of a server into memory of the host, and their settings."""
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,10 @@ from typing import Any
 # The words of which the checksum has one sum.
 SUMMED_WORDS = 8192
 MIB = 1 << 20
+# The best numbers of threads and reactors depend on the cores, which the server shares.
+LARGE_HOST = (os.cpu_count() or 1) >= 16
+THREADS = (4, 8, 16) if LARGE_HOST else (2, 4, 8)
+REACTORS = (1, 2, 4) if LARGE_HOST else (1, 2)
 
 
 def easy(threads: int, task: int) -> dict[str, str]:
@@ -28,23 +33,23 @@ def multi_poll(reactors: int, task: int, requests: int) -> dict[str, str]:
 
 # The settings of KvikIO are variables of the environment. The first ones are the defaults.
 KVIKIO: dict[str, list[dict[str, str]]] = {
-    "kvikio-easy": [{}, *(easy(threads, task) for threads in (2, 4, 8) for task in (1, 4, 16))],
+    "kvikio-easy": [{}, *(easy(threads, task) for threads in THREADS for task in (1, 4, 16))],
     "kvikio-multi": [
         {"KVIKIO_REMOTE_IO_BACKEND": "MULTI_POLL"},
-        *(multi_poll(reactors, task, n) for reactors in (1, 2) for task in (1, 4, 16) for n in (4, 16)),
+        *(multi_poll(reactors, task, n) for reactors in REACTORS for task in (1, 4, 16) for n in (4, 16)),
     ],
 }
 # Those of hostbuf are arguments.
 HOSTBUF: dict[str, list[list[str]]] = {
     "hostbuf-easy": [
         [],
-        *(["--workers", str(n), "--piece", str(piece)] for n in (2, 4, 8) for piece in (1, 4, 16) if (n, piece) != (2, 1)),
+        *(["--workers", str(n), "--piece", str(piece)] for n in THREADS for piece in (1, 4, 16)),
     ],
     "hostbuf-reactors": [
         ["--reactors", "1x16"],
         *(
             ["--reactors", reactors, "--workers", str(n), "--piece", str(piece)]
-            for reactors in ("1x4", "2x4", "2x16")
+            for reactors in ("1x4", *(f"{n}x{requests}" for n in REACTORS[1:] for requests in (4, 16)))
             for n, piece in ((2, 1), (2, 4), (4, 16))
         ),
     ],
