@@ -93,7 +93,7 @@ fn objects_of_rclone_are_read_by_presigned_addresses() {
 }
 
 #[test]
-#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+#[ignore = "needs s3s-fs (scripts/install-deps s3s-fs), which needs Rust 1.92"]
 fn objects_of_s3s_fs_are_read_with_signed_requests() {
     let folder = Scratch::new("s3s-fs-key");
     let content = objects(&folder);
@@ -101,7 +101,7 @@ fn objects_of_s3s_fs_are_read_with_signed_requests() {
 }
 
 #[test]
-#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+#[ignore = "needs s3s-fs (scripts/install-deps s3s-fs), which needs Rust 1.92"]
 fn objects_of_s3s_fs_are_read_by_presigned_addresses() {
     let folder = Scratch::new("s3s-fs-presigned");
     let content = objects(&folder);

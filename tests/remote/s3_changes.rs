@@ -31,7 +31,7 @@ fn assert_changed(error: &RemoteError) {
 }
 
 #[test]
-#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+#[ignore = "needs s3s-fs (scripts/install-deps s3s-fs), which needs Rust 1.92"]
 fn an_object_that_was_replaced_is_another_one() {
     let folder = Scratch::new("s3s-fs-replaced");
     let (server, content) = store(&folder, BYTES);
@@ -77,7 +77,7 @@ fn replace_while_reading(server: &S3Server, relay: &Relay, file: &RemoteFile, ot
 }
 
 #[test]
-#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+#[ignore = "needs s3s-fs (scripts/install-deps s3s-fs), which needs Rust 1.92"]
 fn a_transfer_of_an_object_that_is_replaced_fails() {
     let folder = Scratch::new("s3s-fs-replacing");
     let (server, content) = store(&folder, BYTES);

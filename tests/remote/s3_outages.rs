@@ -49,7 +49,7 @@ fn cut(requests: &[RelayedRequest]) -> Vec<(usize, &RelayedRequest)> {
 }
 
 #[test]
-#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+#[ignore = "needs s3s-fs (scripts/install-deps s3s-fs), which needs Rust 1.92"]
 fn a_read_goes_on_at_the_missing_byte_after_a_restart() {
     let folder = Scratch::new("s3s-fs-restarted");
     let (mut server, content) = store(&folder, BYTES);
@@ -76,7 +76,7 @@ fn a_read_goes_on_at_the_missing_byte_after_a_restart() {
 }
 
 #[test]
-#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+#[ignore = "needs s3s-fs (scripts/install-deps s3s-fs), which needs Rust 1.92"]
 fn a_server_that_is_killed_in_the_middle_of_an_answer_is_an_error() {
     let folder = Scratch::new("s3s-fs-killed");
     let (mut server, content) = store(&folder, BYTES);
@@ -98,7 +98,7 @@ fn a_server_that_is_killed_in_the_middle_of_an_answer_is_an_error() {
 }
 
 #[test]
-#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+#[ignore = "needs s3s-fs (scripts/install-deps s3s-fs), which needs Rust 1.92"]
 fn a_server_that_is_killed_between_reads_is_an_error() {
     let folder = Scratch::new("s3s-fs-gone");
     let (mut server, content) = store(&folder, BYTES);

@@ -32,7 +32,7 @@ fn target(bytes: usize) -> DeviceTarget {
 }
 
 #[test]
-#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+#[ignore = "needs s3s-fs (scripts/install-deps s3s-fs), which needs Rust 1.92"]
 fn an_object_that_was_stored_is_read_whole_and_by_ranges() {
     let folder = Scratch::new("s3s-fs-ranges");
     let (server, content) = store(&folder, 12 * SLOT + 77);
@@ -68,7 +68,7 @@ fn an_object_that_was_stored_is_read_whole_and_by_ranges() {
 }
 
 #[test]
-#[ignore = "needs s3s-fs, which takes minutes to compile (scripts/test-long remote)"]
+#[ignore = "needs s3s-fs (scripts/install-deps s3s-fs), which needs Rust 1.92"]
 fn many_ranges_are_read_in_parallel() {
     const THREADS: usize = 8;
     const RANGES: usize = 40;
